@@ -1,4 +1,4 @@
-"""The library of kernels.cpp: compiled once, and never loaded if it is not as it was compiled."""
+"""The library of the kernels: compiled once for a level, and never loaded if it is not as it was compiled."""
 
 import ctypes
 import os
@@ -8,13 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from transduce.decoding import compile_kernels
-from transduce.decoding.compile_kernels import _cache_folder, _has_instructions, library
+from transduce.decoding.compile_kernels import LEVEL, LEVELS, _cache_folder, levels, library
 from transduce.decoding.compiled_kernels import Compiled, compiled
+from transduce.errors import UserError
 
-pytestmark = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")
+pytestmark = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler")
 
 load = library.__wrapped__  # without the memory of earlier calls
+
+
+@pytest.fixture(autouse=True)
+def no_level_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(LEVEL, raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +169,7 @@ def test_without_a_compiler_the_library_of_the_cache_is_used(
     assert len(commands) == 1
 
 
-@pytest.mark.parametrize("flaw", ["compiler", "library", "temporary folder", "processor", "any other"])
+@pytest.mark.parametrize("flaw", ["compiler", "library", "temporary folder", "any other"])
 def test_a_failure_is_no_error(cache: Path, flaw: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(command: list[str], **_: object) -> None:
         if flaw == "compiler":
@@ -177,9 +182,40 @@ def test_a_failure_is_no_error(cache: Path, flaw: str, monkeypatch: pytest.Monke
     monkeypatch.setattr("subprocess.run", run)
     if flaw == "temporary folder":
         monkeypatch.setattr("tempfile.TemporaryDirectory", fail)
-    if flaw == "processor":
-        monkeypatch.setattr(compile_kernels, "_processor", fail)
     if flaw == "any other":
         monkeypatch.setattr("ctypes.CDLL", fail)
-    assert _has_instructions()
     assert load() is None
+
+
+# ---- levels ------------------------------------------------------------------------------------------------------
+
+
+def test_the_best_level_of_the_processor_is_taken(cache: Path, commands: list[list[str]]) -> None:
+    assert levels()[-1] == "portable"
+    load()
+    assert {*LEVELS[levels()[0]].flags} <= {*commands[0]}
+
+
+def test_the_environment_takes_another_level(
+    cache: Path, commands: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load()
+    monkeypatch.setenv(LEVEL, "portable")
+    load()
+    assert "-DPORTABLE" in commands[1]
+    assert len([*cache.iterdir()]) == 2  # each level has its own library
+
+
+@pytest.mark.parametrize("level", ["sse9", "avx2"])
+def test_a_level_that_the_processor_lacks_is_an_error(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LEVEL, level)
+    monkeypatch.setattr("torch.cpu.get_capabilities", dict)
+    with pytest.raises(UserError, match=f"{LEVEL}={level}: expected one of portable on this processor; unset {LEVEL}"):
+        load()
+
+
+def test_a_level_without_a_compiler_is_an_error(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LEVEL, "portable")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(UserError, match=r"portable: expected a C\+\+ compiler; install g\+\+"):
+        load()

@@ -2,15 +2,14 @@
 
 import pytest
 import torch
+from support.levels import NAMES, kernels_at
 from torch import Tensor
 from torch.testing import assert_close
 
 from transduce.decoding import kernels
-from transduce.decoding.compiled_kernels import Compiled, compiled
+from transduce.decoding.compiled_kernels import Compiled
 from transduce.decoding.kernels import PLAIN, Kernels, Plain, Visible
 
-needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler and AVX-512 with VNNI")
-both = pytest.mark.parametrize("kernel", [PLAIN, pytest.param(compiled(), marks=needs_compiled)], ids=["plain", "c++"])
 SHAPES = [(1, 4, 16), (7, 33, 65), (13, 512, 130), (6, 1, 1), (40, 70, 64)]
 
 
@@ -18,10 +17,19 @@ def noise(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.fixture(params=["plain", *NAMES])
+def kernel(request: pytest.FixtureRequest) -> Kernels:
+    return PLAIN if request.param == "plain" else kernels_at(request.param)
+
+
+@pytest.fixture(params=NAMES)
+def compiled(request: pytest.FixtureRequest) -> Compiled:
+    return kernels_at(request.param)
+
+
 # ---- products in int8 --------------------------------------------------------------------------------------------
 
 
-@both
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_product_is_the_product_of_the_rounded_factors(kernel: Kernels, shape: tuple[int, int, int]) -> None:
     """The reference is computed in float64 from the rounded factors: the rounding is part of the definition."""
@@ -43,7 +51,15 @@ def test_a_product_is_the_product_of_the_rounded_factors(kernel: Kernels, shape:
         assert ((sums - plain - residual).abs() <= tolerance + 1e-6).all()
 
 
-@both
+@pytest.mark.parametrize("signs", ["same", "random"])
+def test_sums_of_integers_are_exact(kernel: Kernels, signs: str) -> None:
+    """No sum saturates, not even where all factors have the greatest size."""
+    x, weight = (127 * noise(rows, 515, seed=rows).sign() for rows in (7, 70))
+    if signs == "same":
+        x, weight = x.abs(), weight.abs()
+    assert kernel.pack(weight, torch.zeros(70), int8=True)(x).equal(x @ weight.T)  # below 2^24, so exact in fp32
+
+
 def test_a_product_is_near_the_exact_product(kernel: Kernels) -> None:
     x, weight, bias = noise(50, 512), noise(300, 512, seed=2), noise(300, seed=3)
     expected = x @ weight.T + bias
@@ -51,7 +67,6 @@ def test_a_product_is_near_the_exact_product(kernel: Kernels) -> None:
     assert 1e-4 < error < 0.015
 
 
-@both
 def test_rows_of_zeros_and_weights_of_zeros(kernel: Kernels) -> None:
     weight, bias = noise(20, 8), noise(20, seed=2)
     weight[3] = 0
@@ -60,7 +75,6 @@ def test_rows_of_zeros_and_weights_of_zeros(kernel: Kernels) -> None:
     assert_close(y[:, 3], bias[3].expand(3))
 
 
-@both
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_nan_and_infinity_stay_in_their_row(kernel: Kernels, bad: float) -> None:
     x, factors = noise(9, 40), kernel.pack(noise(20, 40, seed=2), torch.zeros(20), int8=True)
@@ -72,7 +86,6 @@ def test_nan_and_infinity_stay_in_their_row(kernel: Kernels, bad: float) -> None
     assert y[is_other].equal(good[is_other])
 
 
-@both
 def test_a_row_of_a_product_does_not_depend_on_the_others(kernel: Kernels) -> None:
     x, factors = noise(31, 70), kernel.pack(noise(130, 70, seed=2), noise(130, seed=3), int8=True)
     together = factors(x)
@@ -83,7 +96,6 @@ def test_a_row_of_a_product_does_not_depend_on_the_others(kernel: Kernels) -> No
 # ---- products in fp32, and norms -----------------------------------------------------------------------------------
 
 
-@both
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_a_product_in_fp32(kernel: Kernels, shape: tuple[int, int, int]) -> None:
     m, k, n = shape
@@ -95,17 +107,13 @@ def test_a_product_in_fp32(kernel: Kernels, shape: tuple[int, int, int]) -> None
     assert_close(both.double(), expected.relu() + residual, rtol=0, atol=3e-6 * k**0.5)
 
 
-@needs_compiled
-def test_a_row_of_a_product_in_fp32_does_not_depend_on_the_others() -> None:
-    kernel = compiled()
-    assert kernel is not None
-    x, packed = noise(31, 70), kernel.pack(noise(130, 70, seed=2), noise(130, seed=3), int8=False)
+def test_a_row_of_a_product_in_fp32_does_not_depend_on_the_others(compiled: Compiled) -> None:
+    x, packed = noise(31, 70), compiled.pack(noise(130, 70, seed=2), noise(130, seed=3), int8=False)
     together = packed(x)
     for begin, end in ((0, 1), (5, 7), (7, 12), (30, 31), (11, 31)):
         assert packed(x[begin:end].contiguous()).equal(together[begin:end])
 
 
-@both
 @pytest.mark.parametrize("width", [1, 8, 16, 70, 512])
 def test_norms(kernel: Kernels, width: int) -> None:
     layer = torch.nn.LayerNorm(width, eps=1e-3)
@@ -120,7 +128,6 @@ def test_norms(kernel: Kernels, width: int) -> None:
 # ---- attention ---------------------------------------------------------------------------------------------------
 
 
-@both
 @pytest.mark.parametrize(("n_heads", "d_k", "d_v"), [(1, 16, 16), (3, 5, 9), (8, 64, 64), (2, 33, 20)])
 def test_attention_over_an_index_of_rows(kernel: Kernels, n_heads: int, d_k: int, d_v: int) -> None:
     """Eq. 1 in float64, one query at a time, is the reference. Keys and values are columns of a wider table."""
@@ -158,7 +165,6 @@ def test_the_plain_attention_gathers_a_few_queries_at_a_time(monkeypatch: pytest
 # ---- the best tokens ---------------------------------------------------------------------------------------------
 
 
-@both
 @pytest.mark.parametrize("size", [1, 5, 16, 100, 10_007])
 def test_the_best_tokens_are_those_of_the_log_softmax(kernel: Kernels, size: int) -> None:
     logits = 5 * noise(6, size) + 1_000
@@ -170,16 +176,12 @@ def test_the_best_tokens_are_those_of_the_log_softmax(kernel: Kernels, size: int
         assert len(set(row)) == len(row)
 
 
-@needs_compiled
-def test_equal_logits_come_in_the_order_of_their_ids() -> None:
-    kernel = compiled()
-    assert kernel is not None
+def test_equal_logits_come_in_the_order_of_their_ids(compiled: Compiled) -> None:
     logits = torch.zeros(2, 50)
     logits[1, [7, 30, 33]] = 1.0
-    assert kernel.best(logits, 4)[1].tolist() == [[0, 1, 2, 3], [7, 30, 33, 0]]
+    assert compiled.best(logits, 4)[1].tolist() == [[0, 1, 2, 3], [7, 30, 33, 0]]
 
 
-@both
 def test_a_nan_among_the_logits_gives_a_nan(kernel: Kernels) -> None:
     logits = noise(2, 100)
     logits[1, 50] = torch.nan

@@ -210,7 +210,7 @@ def start(load: "Loader") -> None:
         loaded = load()
         description = loaded.description
         if description.precision == "int8" and description.kernels == "torch":
-            needs = "they need AVX-512 with VNNI, and g++; or take fp32"
+            needs = "they need a C++ compiler, such as g++; or take fp32"
             _print(f"int8 without compiled kernels is four to eight times slower; {needs}")
 
         def on_ready(address: str) -> None:

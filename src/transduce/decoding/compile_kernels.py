@@ -1,8 +1,11 @@
-"""Compile kernels.cpp, with its headers, on this machine, and keep the library in the user's cache folder.
+"""Compile the C++ kernels for this processor's instructions, and keep the library in the user's cache folder.
 
-The name of a library has the hash of its source, its compiler and the processor. A library that is not as this program
-wrote it would crash the process that loads it. So its SHA-256 follows it in its file, and a library counts only with
-this hash, and in a file and a folder that no other user can change. Otherwise it is compiled again.
+`native/` has one source for all processors. Its level says which instructions the compiler may use. The environment
+variable TRANSDUCE_CPU_LEVEL takes another level than the best one, for tests and benchmarks.
+
+The name of a library has the hash of its source and its level. A library that is not as this program wrote it would
+crash the process that loads it. So its SHA-256 follows it in its file, and a library counts only with this hash, and in
+a file and a folder that no other user can change. Otherwise it is compiled again.
 """
 
 import contextlib
@@ -15,37 +18,86 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("kernels.cpp")
-INCLUDED = [SOURCE.with_name(name) for name in ("products.h", "ranking.h")]
-FLAGS = ("-O3", "-march=native", "-std=c++17", "-shared", "-fPIC")
-INSTRUCTIONS = ("avx512f", "avx512bw", "avx512_vnni")
+import torch
+
+from transduce.errors import UserError
+
+SOURCE = Path(__file__).parent / "native" / "kernels.cpp"
+FLAGS = ("-O3", "-std=c++17", "-ffp-contract=off", "-shared", "-fPIC")  # products rounded before sums, as in torch
 HASH_BYTES = 32
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+LEVEL = "TRANSDUCE_CPU_LEVEL"
+
+
+@dataclass(frozen=True)
+class Level:
+    """Instructions that the kernels use: their names in `torch.cpu.get_capabilities`, and the compiler's flags."""
+
+    capabilities: Sequence[str] = ()
+    flags: Sequence[str] = ()
+
+
+_AVX2 = Level(("avx2", "fma3"), ("-mavx2", "-mfma"))
+_AVX512 = Level(
+    (*_AVX2.capabilities, "avx512_f", "avx512_bw", "avx512_dq", "avx512_vl"),
+    (*_AVX2.flags, "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"),
+)
+LEVELS = {  # the best ones of each architecture first
+    "avx512_vnni": Level((*_AVX512.capabilities, "avx512_vnni"), (*_AVX512.flags, "-mavx512vnni")),
+    "avx512": _AVX512,
+    "avx_vnni": Level((*_AVX2.capabilities, "avx_vnni"), (*_AVX2.flags, "-mavxvnni")),
+    "avx2": _AVX2,
+    "neon_dot": Level(("neon", "dot"), ("-march=armv8.2-a+dotprod",)),
+    "neon": Level(("neon",)),
+    "portable": Level(flags=("-DPORTABLE",)),
+}
+
+
+def levels() -> list[str]:
+    """Return the levels whose instructions this processor has, the best one first."""
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.10 has no such function
+    return [name for name, level in LEVELS.items() if all(capabilities.get(has) for has in level.capabilities)]
+
+
+def chosen_level() -> str:
+    """Return the level that the environment names, or the best one of this processor.
+
+    Raises UserError if this processor lacks the level.
+    """
+    available = levels()
+    name = os.environ.get(LEVEL) or available[0]
+    if name not in available:
+        raise UserError(f"{LEVEL}={name}: expected one of {', '.join(available)} on this processor; unset {LEVEL}")
+    return name
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the functions of kernels.cpp; None where this machine cannot compile or run them, for any reason."""
+    """Return the functions of native/kernels.cpp; None where this machine cannot compile them, for any reason.
+
+    Raises UserError if the environment names a level that this machine cannot compile or run.
+    """
+    level = chosen_level()
     try:
-        return _library() if _has_instructions() else None
+        functions = library_of(LEVELS[level])
     except Exception:  # the kernels in torch give the same results
-        return None
+        functions = None
+    if functions is None and os.environ.get(LEVEL):
+        raise UserError(f"{LEVEL}={level}: expected a C++ compiler; install g++, or unset {LEVEL}")
+    return functions
 
 
-def _has_instructions() -> bool:
-    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    return all(name in flags for name in INSTRUCTIONS)
-
-
-def _library() -> ctypes.CDLL | None:
-    """Return the library of the cache folder, or a new one; None without both a cached one and a compiler.
+def library_of(level: Level) -> ctypes.CDLL | None:
+    """Return the library of a level: of the cache folder, or a new one; None without both a cached one and a compiler.
 
     Without a safe cache folder, it is compiled each time. An image may have the cached library, and no compiler.
     """
-    source = b"".join(path.read_bytes() for path in (SOURCE, *INCLUDED))
-    key = hashlib.sha256(source + "\0".join((*FLAGS, *_processor())).encode()).hexdigest()[:16]
+    source = b"".join(path.read_bytes() for path in sorted(SOURCE.parent.iterdir()))
+    flags = (*FLAGS, *level.flags)
+    key = hashlib.sha256(source + "\0".join(flags).encode()).hexdigest()[:16]
     cache = _cache_folder()
     cached = cache / f"kernels-{key}.so" if cache else None
     if cached is not None and _is_intact(cached):
@@ -55,19 +107,13 @@ def _library() -> ctypes.CDLL | None:
         return None
     with tempfile.TemporaryDirectory(dir=cache if cache and os.access(cache, os.W_OK) else None) as folder:
         new = Path(folder) / f"kernels-{key}.so"
-        subprocess.run([compilers[0], *FLAGS, "-w", SOURCE, "-o", new], check=True, capture_output=True, timeout=120)
+        subprocess.run([compilers[0], *flags, "-w", SOURCE, "-o", new], check=True, capture_output=True, timeout=120)
         _append_hash(new)
         loaded = ctypes.CDLL(str(new))  # stays in memory when its file is gone
         if cached is not None:
             with contextlib.suppress(OSError):
                 os.replace(new, cached)
     return loaded
-
-
-def _processor() -> Sequence[str]:
-    """Return the lines that -march=native depends on: several machines may share a cache folder."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return sorted({line for line in lines if line.startswith(("model name", "flags"))})
 
 
 # ---- the cache folder --------------------------------------------------------------------------------------------

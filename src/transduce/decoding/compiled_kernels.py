@@ -1,4 +1,4 @@
-"""The kernels of translation on a CPU in C++ (kernels.cpp), and whole stacks of layers as one call.
+"""The kernels of translation on a CPU in C++ (native/kernels.cpp), and whole stacks of layers as one call.
 
 Installing needs no compiler. The first use compiles the kernels (compile_kernels.py). `kernels.PLAIN` is their
 definition. The structs here equal the structs of kernels.cpp.
@@ -19,7 +19,6 @@ from transduce.decoding.kernels import Visible
 
 POINTER = ctypes.c_void_p
 INTEGER = ctypes.c_long
-PANEL = 64  # of kernels.cpp: outputs that are computed together
 
 
 class CLinear(ctypes.Structure):
@@ -42,7 +41,7 @@ class PackedLinear:
     """
 
     library: ctypes.CDLL
-    weight: Tensor  # (panels, ...) in the layout of kernels.cpp
+    weight: Tensor  # (panels, k, outputs), or in int8 (panels, groups, outputs, inputs of a group)
     bias: Tensor  # (n,) fp32
     shape: tuple[int, int]  # n, k
     scales: Tensor | None = None  # (n,) fp32; None: the weight is fp32
@@ -74,16 +73,17 @@ class PackedLinear:
 
     def tokens(self, lists: Sequence[Tensor]) -> list["PackedTokens"]:
         """Return some rows of an output matrix for each list of ids, ascending. Each begins with its own panel."""
-        padded = [F.pad(ids, (0, -len(ids) % PANEL)) for ids in lists]
+        panel = self.weight.size(2)
+        padded = [F.pad(ids, (0, -len(ids) % panel)) for ids in lists]
         ids = torch.cat(padded)
-        weight = self.weight[ids // PANEL, :, ids % PANEL]  # (ids, k), or (ids, k4, 4)
-        weight = weight.unflatten(0, (-1, PANEL)).transpose(1, 2).contiguous()
+        weight = self.weight[ids // panel, :, ids % panel]  # (ids, k), or (ids, groups, inputs)
+        weight = weight.unflatten(0, (-1, panel)).transpose(1, 2).contiguous()
         bias = self.bias[ids]
         scales, zeros = _at(self.scales, ids), _at(self.zeros, ids)
         tokens, begin = list[PackedTokens](), 0
         for some, size in zip(lists, map(len, padded), strict=True):
             part, begin = slice(begin, begin + size), begin + size
-            panels, shape = slice(part.start // PANEL, begin // PANEL), (len(some), self.shape[1])
+            panels, shape = slice(part.start // panel, begin // panel), (len(some), self.shape[1])
             packed = PackedLinear(self.library, weight[panels], bias[part], shape, _at(scales, part), _at(zeros, part))
             tokens.append(PackedTokens(packed, some))
         return tokens
@@ -158,18 +158,20 @@ class Compiled:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
+        # of a panel of packed weights: its outputs, and the inputs that are side by side in int8
+        self.panel, self.inputs = (INTEGER.in_dll(library, name).value for name in ("panel", "inputs"))
         for name, arguments in ARGUMENTS.items():
             getattr(library, name).argtypes, getattr(library, name).restype = arguments, None
 
     def pack(self, weight: Tensor, bias: Tensor, *, int8: bool) -> PackedLinear:
         n, k = weight.shape
-        panels = -(-n // PANEL)
+        panels = -(-n // self.panel)
         weight, bias = weight.contiguous(), bias.contiguous()  # names keep them in memory
         if not int8:
-            packed = torch.empty(panels, k, PANEL)
+            packed = torch.empty(panels, k, self.panel)
             self.library.pack_fp32(weight.data_ptr(), n, k, packed.data_ptr())
             return PackedLinear(self.library, packed, bias, (n, k))
-        packed = torch.empty(panels, -(-k // 4), PANEL, 4, dtype=torch.int8)
+        packed = torch.empty(panels, -(-k // self.inputs), self.panel, self.inputs, dtype=torch.int8)
         scales, zeros = torch.empty(n), torch.empty(n, dtype=torch.int32)
         self.library.pack_int8(weight.data_ptr(), n, k, packed.data_ptr(), scales.data_ptr(), zeros.data_ptr())
         return PackedLinear(self.library, packed, bias, (n, k), scales, zeros)
@@ -211,7 +213,7 @@ def _integers(values: tuple[int, ...]) -> ctypes.Array[ctypes.c_int64]:
 
 @functools.cache
 def compiled() -> Compiled | None:
-    """Return the compiled kernels; None where this machine cannot compile or run them."""
+    """Return the compiled kernels; None where this machine cannot compile them."""
     functions = library()
     return None if functions is None else Compiled(functions)
 

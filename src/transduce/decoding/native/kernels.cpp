@@ -1,6 +1,6 @@
-// The kernels of translation on a CPU with AVX-512 and VNNI: attention over an index of rows, norms, the best tokens of each
-// row, and these with the products of products.h composed to the layers of an encoder or decoder. Rows are independent of
-// one another to the last bit. kernels.py describes the functions.
+// The kernels of translation on a CPU: attention over an index of rows, norms, the best tokens of each row, and these with
+// the products of products.h composed to the layers of an encoder or decoder. Rows are independent of one another to the
+// last bit. kernels.py describes the functions. level.h has the operations in which processors differ.
 
 #include "products.h"
 #include "ranking.h"
@@ -8,27 +8,11 @@
 namespace {
 
 // Return the product of two rows of n floats as LANES partial sums.
-__m512 partial_sums(const float* a, const float* b, long n) {
-    __m512 sum = _mm512_setzero_ps();
+Floats partial_sums(const float* a, const float* b, long n) {
+    Floats sums = zeros();
     long i = 0;
-    for (; i + LANES <= n; i += LANES) sum = _mm512_fmadd_ps(_mm512_loadu_ps(a + i), _mm512_loadu_ps(b + i), sum);
-    __mmask16 rest = first(n - i);
-    return rest ? _mm512_fmadd_ps(_mm512_maskz_loadu_ps(rest, a + i), _mm512_maskz_loadu_ps(rest, b + i), sum) : sum;
-}
-
-// Return the sum of each of LANES rows of LANES floats.
-__m512 row_sums(const float* rows) {
-    __m512 r[LANES];
-    for (int i = 0; i < LANES; i++) r[i] = _mm512_loadu_ps(rows + i * LANES);
-    // Each pass adds pairs of rows in separate lanes: i and i + 1, then i and i + 2, until each lane is the sum of a row.
-    for (int i = 0; i < 16; i += 2) r[i / 2] = _mm512_add_ps(_mm512_unpacklo_ps(r[i], r[i + 1]), _mm512_unpackhi_ps(r[i], r[i + 1]));
-    for (int i = 0; i < 8; i += 2) {
-        __m512d a = _mm512_castps_pd(r[i]), b = _mm512_castps_pd(r[i + 1]);
-        r[i / 2] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
-    }
-    for (int i = 0; i < 4; i += 2)
-        r[i / 2] = _mm512_add_ps(_mm512_shuffle_f32x4(r[i], r[i + 1], 0x88), _mm512_shuffle_f32x4(r[i], r[i + 1], 0xdd));
-    return _mm512_add_ps(_mm512_shuffle_f32x4(r[0], r[1], 0x88), _mm512_shuffle_f32x4(r[0], r[1], 0xdd));
+    for (; i + LANES <= n; i += LANES) sums = multiply_add(load(a + i), load(b + i), sums);
+    return i < n ? multiply_add(load(a + i, n - i, zeros()), load(b + i, n - i, zeros()), sums) : sums;
 }
 
 struct Visible {  // query i sees the first lengths[j] of the rows index[j * width ...], where j = row_of_query[i]
@@ -38,33 +22,48 @@ struct Visible {  // query i sees the first lengths[j] of the rows index[j * wid
     const int32_t* row_of_query;  // null: j = i
 };
 
-// Add to V registers of `to` the n rows of values that `rows` names, `stride` floats apart, times weights, then times share.
+constexpr long WIDE = 4 * LANES;  // columns of values that are summed together
+
+// Write to V registers of `to`, d floats, the sum of n rows of values times weights, times share. `rows` names the rows,
+// which are `stride` floats apart.
 template <int V>
-void weighted_sum(const float* values, long stride, const int32_t* rows, const float* weights, long n, long d, __m512 share,
+void weighted_sum(const float* values, long stride, const int32_t* rows, const float* weights, long n, long d, float share,
                   float* to) {
-    __m512 sums[V];
-    __mmask16 last = first(d - (V - 1) * LANES);
-    for (int j = 0; j < V; j++) sums[j] = _mm512_setzero_ps();
+    Floats sums[V];
+    const long last = d - (V - 1) * LANES;
+    for (int j = 0; j < V; j++) sums[j] = zeros();
     for (long t = 0; t < n; t++) {
         const float* value = values + rows[t] * stride;
-        __m512 weight = _mm512_set1_ps(weights[t]);
+        Floats weight = all(weights[t]);
 #pragma GCC unroll 4
         for (int j = 0; j < V; j++) {
-            __m512 v = j + 1 < V ? _mm512_loadu_ps(value + j * LANES) : _mm512_maskz_loadu_ps(last, value + j * LANES);
-            sums[j] = _mm512_fmadd_ps(weight, v, sums[j]);
+            Floats v = j + 1 < V ? load(value + j * LANES) : load(value + j * LANES, last, zeros());
+            sums[j] = multiply_add(weight, v, sums[j]);
         }
     }
-    for (int j = 0; j < V; j++)
-        _mm512_mask_storeu_ps(to + j * LANES, j + 1 < V ? 0xFFFF : last, _mm512_mul_ps(sums[j], share));
+    for (int j = 0; j < V; j++) store(to + j * LANES, sums[j] * all(share), j + 1 < V ? LANES : last);
 }
 
-// Compute the attention of n queries, from number `begin` of `visible` on, over keys and values. Rows of queries are q_stride floats apart, rows of keys and of
-// values kv_stride floats. Heads are side by side.
+// Replace n scores by e^(score - highest) and return 1 / their sum.
+float exponentials(float* scores, long n) {
+    Floats most = LOWEST, mass = zeros();
+    for (long t = 0; t < n; t += LANES) most = max(most, load(scores + t, n - t, LOWEST));
+    const Floats highest = all(greatest(most));
+    for (long t = 0; t < n; t += LANES) {
+        Floats e = exponential(load(scores + t) - highest);
+        store(scores + t, e);
+        mass = mass + first(e, n - t);
+    }
+    return 1.0f / sum(mass);
+}
+
+// Compute the attention of n queries, from number `begin` of `visible` on, over keys and values. Rows of queries are
+// q_stride floats apart, rows of keys and of values kv_stride floats. Heads are side by side.
 void attention(const float* queries, long q_stride, const float* keys, const float* values, long kv_stride,
                const Visible& visible, long begin, long n, long heads, long d_k, long d_v, float* out) {
     static thread_local std::vector<float> scores, products;  // (heads, padded), (heads, LANES keys, LANES)
     products.resize(heads * LANES * LANES);
-    const __m512 scale = _mm512_set1_ps(1.0f / std::sqrt((float)d_k));
+    const Floats scale = all(1.0f / std::sqrt((float)d_k));
     for (long i = 0; i < n; i++) {
         long line = visible.row_of_query ? visible.row_of_query[begin + i] : begin + i;
         const int32_t* rows = visible.index + line * visible.width;
@@ -73,27 +72,18 @@ void attention(const float* queries, long q_stride, const float* keys, const flo
         for (long block = 0; block < length; block += LANES) {
             for (long t = block; t < std::min(block + LANES, length); t++)  // the outer loop over keys reads each row of keys once, in order
                 for (long h = 0; h < heads; h++)
-                    _mm512_storeu_ps(&products[(h * LANES + t - block) * LANES],
-                                     partial_sums(queries + i * q_stride + h * d_k, keys + rows[t] * kv_stride + h * d_k, d_k));
+                    store(&products[(h * LANES + t - block) * LANES],
+                          partial_sums(queries + i * q_stride + h * d_k, keys + rows[t] * kv_stride + h * d_k, d_k));
             for (long h = 0; h < heads; h++)
-                _mm512_storeu_ps(&scores[h * padded + block], _mm512_mul_ps(scale, row_sums(&products[h * LANES * LANES])));
+                store(&scores[h * padded + block], scale * row_sums(&products[h * LANES * LANES]));
         }
         for (long h = 0; h < heads; h++) {
             float* row = &scores[h * padded];
-            __m512 most = _mm512_set1_ps(-std::numeric_limits<float>::infinity()), mass = _mm512_setzero_ps();
-            for (long t = 0; t < length; t += LANES)
-                most = _mm512_mask_max_ps(most, first(length - t), most, _mm512_loadu_ps(row + t));
-            __m512 highest = _mm512_set1_ps(_mm512_reduce_max_ps(most));
-            for (long t = 0; t < length; t += LANES) {
-                __m512 e = exponential(_mm512_sub_ps(_mm512_loadu_ps(row + t), highest));
-                _mm512_storeu_ps(row + t, e);
-                mass = _mm512_mask_add_ps(mass, first(length - t), mass, e);
-            }
-            __m512 share = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(mass));
-            for (long d = 0; d < d_v; d += PANEL) {
+            const float share = exponentials(row, length);
+            for (long d = 0; d < d_v; d += WIDE) {
                 const float* from = values + h * d_v + d;
                 float* to = out + (i * heads + h) * d_v + d;
-                switch (std::min(PANEL, d_v - d + LANES - 1) / LANES) {
+                switch (std::min(WIDE, d_v - d + LANES - 1) / LANES) {
                     case 4: weighted_sum<4>(from, kv_stride, rows, row, length, d_v - d, share, to); break;
                     case 3: weighted_sum<3>(from, kv_stride, rows, row, length, d_v - d, share, to); break;
                     case 2: weighted_sum<2>(from, kv_stride, rows, row, length, d_v - d, share, to); break;
@@ -115,19 +105,18 @@ const float* normalised(const float* x, long m, long n, const Norm& norm, float*
     for (long row = 0; row < m; row++) {
         const float* from = x + row * n;
         float* to = y + row * n;
-        __m512 sum = _mm512_setzero_ps(), squares = _mm512_setzero_ps();
-        for (long i = 0; i < n; i += LANES) sum = _mm512_add_ps(sum, _mm512_maskz_loadu_ps(first(n - i), from + i));
-        __m512 mean = _mm512_set1_ps(_mm512_reduce_add_ps(sum) / n);
+        Floats total = zeros(), squares = zeros();
+        for (long i = 0; i < n; i += LANES) total = total + load(from + i, n - i, zeros());
+        const Floats mean = all(sum(total) / n);
         for (long i = 0; i < n; i += LANES) {
-            __m512 d = _mm512_maskz_sub_ps(first(n - i), _mm512_maskz_loadu_ps(first(n - i), from + i), mean);
-            squares = _mm512_fmadd_ps(d, d, squares);
+            Floats d = load(from + i, n - i, mean) - mean;
+            squares = multiply_add(d, d, squares);
         }
-        __m512 scale = _mm512_set1_ps(1.0f / std::sqrt(_mm512_reduce_add_ps(squares) / n + (float)norm.eps));
+        const Floats scale = all(1.0f / std::sqrt(sum(squares) / n + (float)norm.eps));
         for (long i = 0; i < n; i += LANES) {
-            __mmask16 m = first(n - i);
-            __m512 d = _mm512_mul_ps(_mm512_sub_ps(_mm512_maskz_loadu_ps(m, from + i), mean), scale);
-            d = _mm512_fmadd_ps(d, _mm512_maskz_loadu_ps(m, norm.weight + i), _mm512_maskz_loadu_ps(m, norm.bias + i));
-            _mm512_mask_storeu_ps(to + i, m, d);
+            Floats d = (load(from + i, n - i, mean) - mean) * scale;
+            d = multiply_add(d, load(norm.weight + i, n - i, zeros()), load(norm.bias + i, n - i, zeros()));
+            store(to + i, d, n - i);
         }
     }
     return y;
@@ -205,10 +194,13 @@ void through(const Stack& stack, const Rows& rows, float* x) {
 
 extern "C" {
 
-// Pack W (n, k) fp32 into bytes (panels, k4, PANEL, 4), scales (n), and zeros (n), the share of ZERO in each sum.
+// What the layout of packed weights depends on: the outputs of a panel, and the inputs of a step in int8.
+extern const long panel = PANEL, inputs = INPUTS;
+
+// Pack W (n, k) fp32 into bytes (panels, groups, PANEL, INPUTS), scales (n), and zeros (n), the share of ZERO in each sum.
 void pack_int8(const float* w, long n, long k, int8_t* packed, float* scales, int32_t* zeros) {
-    long k4 = (k + 3) / 4, panels = (n + PANEL - 1) / PANEL;
-    std::memset(packed, 0, panels * k4 * PANEL * 4);
+    const long panels = (n + PANEL - 1) / PANEL;
+    std::memset(packed, 0, panels * groups(k) * PANEL * INPUTS);
     for (long j = 0; j < n; j++) {
         float largest = 0;
         for (long i = 0; i < k; i++) largest = std::max(largest, std::fabs(w[j * k + i]));
@@ -216,7 +208,7 @@ void pack_int8(const float* w, long n, long k, int8_t* packed, float* scales, in
         int32_t sum = 0;
         for (long i = 0; i < k; i++) {
             int8_t q = (int8_t)std::nearbyint(w[j * k + i] * inverse);
-            packed[((j / PANEL * k4 + i / 4) * PANEL + j % PANEL) * 4 + i % 4] = q;
+            packed[((j / PANEL * groups(k) + i / INPUTS) * PANEL + j % PANEL) * INPUTS + i % INPUTS] = q;
             sum += q;
         }
         scales[j] = largest / 127.0f;
@@ -286,7 +278,7 @@ struct Step {  // what one decoding step adds to its rows
 // Decode one more token for each row: write the index and lengths of `self`, the row_of_query of `source`, and the output to x.
 void decode_step(const Stack* stack, const Rows* rows, const Step* step, float* x) {
     long d = stack->d_model;
-    __m512 scale = _mm512_set1_ps(step->scale);
+    const Floats scale = all(step->scale);
     for (long i = 0; i < rows->n; i++) {
         long from = step->selected ? step->selected[i] : i;
         long age = step->ages[from];
@@ -295,12 +287,10 @@ void decode_step(const Stack* stack, const Rows* rows, const Step* step, float* 
         index[age] = rows->added[i];
         ((int32_t*)rows->self.lengths)[i] = (int32_t)age + 1;
         ((int32_t*)rows->source.row_of_query)[i] = step->last_source[from];
-        const float* position = step->positions + age * d;
+        const float *embedded = step->embedding + step->ids[i] * d, *position = step->positions + age * d;
         for (long j = 0; j < d; j += LANES) {
-            __mmask16 m = first(d - j);
-            __m512 y = _mm512_mul_ps(_mm512_maskz_loadu_ps(m, step->embedding + step->ids[i] * d + j), scale);
-            asm("" : "+v"(y));  // rounded here, as in torch
-            _mm512_mask_storeu_ps(x + i * d + j, m, _mm512_add_ps(y, _mm512_maskz_loadu_ps(m, position + j)));
+            Floats y = load(embedded + j, d - j, zeros()) * scale + load(position + j, d - j, zeros());
+            store(x + i * d + j, y, d - j);
         }
     }
     through(*stack, *rows, x);

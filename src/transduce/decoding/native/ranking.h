@@ -7,19 +7,21 @@
 namespace {
 
 // Return e^x for x <= 0, to 2 units in the last place; NaN stays NaN.
-__m512 exponential(__m512 x) {
-    x = _mm512_max_ps(_mm512_set1_ps(-87.3f), x);  // returns the second operand if one of them is NaN
-    __m512 n = _mm512_roundscale_ps(_mm512_mul_ps(x, _mm512_set1_ps(1.44269504f)), 0);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693359375f), x);
-    r = _mm512_fnmadd_ps(n, _mm512_set1_ps(-2.12194440e-4f), r);
-    __m512 p = _mm512_set1_ps(1.9875691500e-4f);
+Floats exponential(Floats x) {
+    x = max(all(-87.3f), x);  // the smallest result that is no subnormal number
+    Floats n = round(x * all(1.44269504f));
+    Floats r = multiply_add(n, all(-0.693359375f), x);
+    r = multiply_add(n, all(2.12194440e-4f), r);
+    Floats p = all(1.9875691500e-4f);
     for (float c : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
-        p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
-    p = _mm512_add_ps(_mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r), _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(p, n);
+        p = multiply_add(p, r, all(c));
+    p = multiply_add(p, r * r, r) + all(1.0f);
+    return times_power_of_two(p, n);
 }
 
-constexpr long GROUP = 8 * PANEL;  // logits of a row that are computed, then ranked, while they are in the first cache
+constexpr long GROUP = 512 / PANEL * PANEL;  // logits of a row that are computed, then ranked, while they are in the first cache
+const Floats LOWEST = all(-std::numeric_limits<float>::infinity());
+const Floats NONE = all(std::numeric_limits<float>::quiet_NaN());  // at least no number
 
 // The most likely tokens of one row so far, best first, of equals the lowest id first, and the sum of e^(logit - highest).
 struct Best {
@@ -38,25 +40,21 @@ struct Best {
     // never among the best.
     void add(const float* logits, long begin, long n, const int64_t* named, const int64_t* barred, long n_barred) {
         const float least_of_all = -std::numeric_limits<float>::infinity();
-        __m512 most = _mm512_set1_ps(least_of_all), sum = _mm512_setzero_ps();
-        for (long j = 0; j < n; j += LANES) {
-            __mmask16 m = first(n - j);
-            most = _mm512_mask_max_ps(most, m, _mm512_maskz_loadu_ps(m, logits + j), most);  // keeps `most` where a logit is NaN
-        }
+        Floats most = LOWEST, mass_of_group = zeros();
+        for (long j = 0; j < n; j += LANES) most = max(load(logits + j, n - j, LOWEST), most);  // keeps `most` where a logit is NaN
         float before = highest, bar = values[count - 1];
-        highest = std::max(highest, _mm512_reduce_max_ps(most));
+        highest = std::max(highest, greatest(most));
         if (bar == least_of_all && count + n_barred <= LANES) {  // each lane has a logit that is at least the lowest of the greatest
             float lanes[LANES];
-            _mm512_storeu_ps(lanes, most);
+            store(lanes, most);
             std::nth_element(lanes, lanes + count + n_barred - 1, lanes + LANES, std::greater<float>());
             bar = std::nextafter(lanes[count + n_barred - 1], least_of_all);
         }
-        __m512 top = _mm512_set1_ps(highest), above = _mm512_set1_ps(bar);
+        Floats top = all(highest), above = all(bar);
         for (long j = 0; j < n; j += LANES) {
-            __mmask16 m = first(n - j);
-            __m512 v = _mm512_maskz_loadu_ps(m, logits + j);
-            sum = _mm512_mask_add_ps(sum, m, sum, exponential(_mm512_sub_ps(v, top)));
-            for (__mmask16 high = _mm512_mask_cmp_ps_mask(m, v, above, _CMP_GE_OQ); high; high &= high - 1) {
+            Floats v = load(logits + j, n - j, NONE);
+            mass_of_group = mass_of_group + first(exponential(v - top), n - j);
+            for (unsigned high = at_least(v, above); high; high &= high - 1) {
                 float value = logits[j + __builtin_ctz(high)];
                 long column = j + __builtin_ctz(high);
                 int64_t id = named ? named[column] : begin + column;
@@ -66,11 +64,11 @@ struct Best {
                 for (; place > 0 && follows(place - 1); place--) values[place] = values[place - 1], ids[place] = ids[place - 1];
                 values[place] = value, ids[place] = id;
                 bar = std::max(bar, values[count - 1]);
-                above = _mm512_set1_ps(bar);
+                above = all(bar);
             }
         }
         if (before < highest) mass *= std::exp(before - highest);
-        mass += _mm512_reduce_add_ps(sum);
+        mass += sum(mass_of_group);
     }
 
     // Turn the logits into log-probabilities.
