@@ -45,7 +45,7 @@ def test_a_study_imports_nothing_from_the_working_folder(canary: Path, tmp_path:
     process = TrainingProcess(Training("row", 1, "mixture"), Texts(missing, missing), tmp_path / "row-1")
     process._all_stages = lambda: [("train", "transduce", ["recipes", "multi30k-tiny"])]  # which needs no torch
     with (tmp_path / "lock").open("wb") as lock:
-        process.start({**os.environ}, lock)
+        process.start({**os.environ}, lock.fileno())
     assert process.process.wait() == 0
     assert "multi30k-tiny" in (tmp_path / "row-1.train.json").read_text(encoding="utf-8")
     assert not canary.exists()

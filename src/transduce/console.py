@@ -1,5 +1,6 @@
 """Printable names, the standard streams, Ctrl-C, and other processes of this program."""
 
+import _thread
 import html
 import os
 import signal
@@ -97,7 +98,8 @@ def repeat_lost_interrupt(problem: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(problem)
     elif not sys.is_finalizing():
         main = threading.main_thread().ident
-        timer = threading.Timer(INTERRUPT_DELAY, signal.pthread_kill, (main, signal.SIGINT))
+        interrupt = getattr(signal, "pthread_kill", lambda *_: _thread.interrupt_main())  # Windows lacks the first
+        timer = threading.Timer(INTERRUPT_DELAY, interrupt, (main, signal.SIGINT))
         timer.daemon = True
         timer.start()
 

@@ -1,6 +1,5 @@
 """`transduce download`: the whole job, from archives on a server to clean text, and its interruptions."""
 
-import fcntl
 import json
 import os
 import shlex
@@ -20,6 +19,7 @@ from support.wmt_archives import miniature
 
 from transduce.cli.download import Corpus
 from transduce.config.recipes import RECIPES
+from transduce.data.system import locked
 from transduce.download import catalogue
 from transduce.download.cleaning import OUTCOMES
 
@@ -278,10 +278,8 @@ def test_the_folder_of_another_corpus_or_of_another_call_is_refused(tmp_path: Pa
     before = files_of(out)
     assert_mistake(download(cli, server, "wmt14-en-fr", out), "expected the folder of wmt14-en-fr, not of another")
     (out / "train.en").unlink()
-    folder = os.open(out, os.O_RDONLY)
-    fcntl.flock(folder, fcntl.LOCK_EX)
-    assert_mistake(download(cli, server, "wmt14-en-de", out), "expected a folder that no other command writes")
-    os.close(folder)
+    with locked(out, "locked"):
+        assert_mistake(download(cli, server, "wmt14-en-de", out), "expected a folder that no other command writes")
     (out / "summary.json").write_bytes(b"{}")
     assert_mistake(download(cli, server, "wmt14-en-de", out), "not of another corpus")
     assert files_of(out) == {**{k: v for k, v in before.items() if k != "train.en"}, "summary.json": b"{}"}

@@ -3,7 +3,6 @@
 Most tests replace `transduce` by a fast program that takes the same arguments and writes the same files.
 """
 
-import fcntl
 import json
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from support.studies import is_locked, wait_for, write_study
 from support.toy_task import ROOT, CommandResult
 
 from transduce.config.files import to_json
+from transduce.data.system import locked
 from transduce.errors import UserError
 from transduce.studies import table3
 from transduce.studies.results import Results, open_results, read_results
@@ -261,7 +261,7 @@ def resume_after(folder: Path, ending: signal.Signals, is_under_way: Callable[[]
     before = read_results(out / "results.json", table3.STUDY).entries
     statuses = {name: entry["status"] for name, entry in before.items()}
     assert statuses == {"x-1": "done", "y-1": "not run", "z-1": "not run"}
-    wait_for(lambda: not is_locked(out / "runs" / ".lock"))  # a training whose study was killed runs to its end
+    wait_for(lambda: not is_locked(out / "runs"))  # a training whose study was killed runs to its end
     subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
     after = read_results(out / "results.json", table3.STUDY)
     assert after.entries["x-1"] == before["x-1"] and len(after.sessions) == 2
@@ -306,10 +306,9 @@ def reproducible(results: Results) -> dict[str, dict[str, object]]:
 def test_a_second_study_in_the_same_folder_is_refused(tmp_path: Path, texts: Texts) -> None:
     runs = tmp_path / "out" / "runs"
     runs.mkdir(parents=True)
-    with (runs / ".lock").open("ab") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(UserError, match="out: expected a folder that no other study uses"):
-            run_trainings(trainings_of(texts, "x"), texts, results_in(tmp_path / "out"))
+    expected = pytest.raises(UserError, match="out: expected a folder that no other study uses")
+    with locked(runs, "locked"), expected:
+        run_trainings(trainings_of(texts, "x"), texts, results_in(tmp_path / "out"))
     assert not (tmp_path / "out" / "results.json").exists()
 
 
@@ -330,7 +329,7 @@ def test_trainings_end_when_the_study_cannot_write(
     long = trainings_of(texts, "long", settings=("train.max_steps=9999",))
     with pytest.raises(OSError, match="disk full"):
         run_trainings([*trainings_of(texts, "x"), *long], texts, results_in(tmp_path / "out"), jobs=2)
-    wait_for(lambda: not is_locked(tmp_path / "out" / "runs" / ".lock"))
+    wait_for(lambda: not is_locked(tmp_path / "out" / "runs"))
 
 
 # ---- mistakes ----------------------------------------------------------------------------------------------------

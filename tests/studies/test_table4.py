@@ -213,7 +213,7 @@ def test_a_killed_study_of_a_tiny_treebank_resumes(
     wait_for((out / "runs" / "base-1" / "config.json").exists)
     study.send_signal(signal.SIGKILL)
     assert study.wait() == -signal.SIGKILL
-    wait_for(lambda: not is_locked(out / "runs" / ".lock"))  # a training whose study was killed runs to its end
+    wait_for(lambda: not is_locked(out / "runs"))  # a training whose study was killed runs to its end
     assert {entry["status"] for entry in read_results(out / "results.json", STUDY).entries.values()} == {"not run"}
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0 and re.search(r"base-1: F1 \d+\.\d\d; .* of processor time", result.stderr)

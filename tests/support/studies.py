@@ -1,12 +1,13 @@
 """The texts and the recipe file of a small study, and waiting for its processes."""
 
-import fcntl
 import random
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from support.toy_task import write_pairs
+from transduce.data.system import locked
+from transduce.errors import UserError
 from transduce.studies.texts import Texts
 
 LINES = ["a b c d", "b c", "c d e f g", "a", "g f a b"] * 8
@@ -47,11 +48,10 @@ def wait_for(is_true: Callable[[], bool], seconds: float = 600) -> None:
         time.sleep(0.02)
 
 
-def is_locked(path: Path) -> bool:
-    """Check whether a process has a lock on the file."""
-    with path.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
+def is_locked(folder: Path) -> bool:
+    """Check whether a process has a lock on the folder."""
+    try:
+        with locked(folder, "locked"):
+            return False
+    except UserError:
+        return True

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from transduce.console import drop_unwritten, printable
 from transduce.data.disk import LocatedFile
+from transduce.data.system import copy_permissions
 from transduce.errors import UserError
 
 STDOUT = "standard output"
@@ -36,7 +37,8 @@ def print_json(value: object) -> None:
 def standard_output() -> Iterator[None]:
     """Write to standard output, in the block, with errors that name it, and with any character in any encoding."""
     original = sys.stdout
-    if not isinstance(original, io.TextIOWrapper):  # the program that called `main` has replaced it
+    if not isinstance(original, io.TextIOWrapper) or not _is_file(original):
+        # the program that called `main` has replaced it, or it is the console of Windows, which has its own encoding
         yield
         original.flush()
         return
@@ -53,6 +55,11 @@ def standard_output() -> Iterator[None]:
         except OSError:
             drop_unwritten(output)
             raise
+
+
+def _is_file(stream: io.TextIOWrapper) -> bool:
+    """Return True unless the stream is the console of Windows. Without a buffer, its file takes the place of it."""
+    return isinstance(getattr(stream.buffer, "raw", stream.buffer), io.FileIO)
 
 
 def _escape(problem: UnicodeError) -> tuple[str | bytes, int]:
@@ -117,7 +124,7 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
     number, name = tempfile.mkstemp(prefix=f"{place.name[:60]}.partial-", dir=place.parent)
     partial = Path(name)
     try:
-        _copy_permissions(place, number)
+        copy_permissions(place, number)
         with LocatedFile(number, partial) as raw, io.BufferedWriter(raw) as file:
             yield file
             file.flush()
@@ -139,23 +146,9 @@ def _is_replaceable(path: Path) -> bool:
 
 def _descriptor(path: Path) -> int | None:
     """Return the number of the open file that a path such as /dev/stdout names: a second open would truncate it."""
-    match = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(path))
-    return int(match[1]) if match else DESCRIPTORS.get(str(path))
-
-
-def _copy_permissions(place: Path, number: int) -> None:
-    """Give the open file `number` the owner and the permissions of `place`, or the permissions of a new file."""
-    if place.exists():
-        status = place.stat()
-        mode = stat.S_IMODE(status.st_mode)
-        with suppress(OSError):  # only root may give files away
-            os.fchown(number, status.st_uid, status.st_gid)
-    else:
-        mask = os.umask(0)
-        os.umask(mask)
-        mode = 0o666 & ~mask
-    with suppress(OSError):  # some file systems have no permissions
-        os.fchmod(number, mode)
+    name = path.as_posix()
+    match = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", name)
+    return int(match[1]) if match else DESCRIPTORS.get(name)
 
 
 def _replace(partial: Path, place: Path) -> None:

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from transduce.cli.options import Flag, Integer
 from transduce.cli.translate import AnyPrecision, Engine, SearchArguments, ShortlistFlag, SplitLines
 from transduce.console import printable
+from transduce.data.system import ENDING, signals
 from transduce.errors import UserError
 from transduce.serve.keys import FORM, read_keys
 from transduce.serve.settings import Limits, ServerSettings
@@ -75,7 +76,7 @@ class ServedSearch(SearchArguments):
 AllServed = Annotated[ServedSearch, Parameter(name="*")]
 AllLimits = Annotated[Limits, Parameter(name="*", group="Limits")]
 
-IGNORED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)  # until the server is ready; then SIGHUP reloads
+IGNORED = signals("SIGHUP", "SIGUSR1", "SIGUSR2")  # until the server is ready; then SIGHUP reloads
 PACKAGES = ("starlette", "uvicorn", "httptools", "prometheus_client", "python_multipart")
 
 
@@ -127,7 +128,7 @@ def serve(
         limits=limits,
     )
     check_packages()
-    before = {number: signal.signal(number, _exit_at_once) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, _exit_at_once) for number in ENDING}
     before |= {number: signal.signal(number, signal.SIG_IGN) for number in IGNORED}
     try:
         start(Loader(folders, settings, options, (precision, engine), api_keys, terms_files(terms or [], [*folders])))

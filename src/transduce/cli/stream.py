@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
@@ -156,7 +155,7 @@ def _open_input(source: Path | None) -> BinaryIO:
     if source is not None:
         return open_text(source)
     # Never closed, and not sys.stdin: a thread reads it, and may still wait for a line when this program ends.
-    return text_of(FileIO(STDIN, closefd=False), STDIN_NAME)
+    return text_of(open(STDIN, "rb", buffering=0, closefd=False), STDIN_NAME)
 
 
 def _count_input_lines(source: Path | None) -> int | None:

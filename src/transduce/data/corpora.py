@@ -11,7 +11,7 @@ import glob
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from transduce.console import printable
 from transduce.data import text
@@ -139,12 +139,11 @@ def _missing(corpus: Corpus) -> list[str]:
 
 def _files(path: Path) -> tuple[list[Path], list[str]]:
     """Return the files that hold both sides, and the columns in the path, such as 2 and 4 in FILE:2,4."""
-    name = str(path)
-    has_columns = name.count(":") > name.startswith(HUGGING_FACE) and not path.exists()
-    columns = name.rpartition(":")[2].split(",") if has_columns else []
-    source = Path(name.rpartition(":")[0]) if has_columns else path
+    name = path.as_posix()
+    columns = [] if path.exists() else columns_in(path)
+    source = Path(name.rpartition(":")[0]) if columns else path
     if name.startswith(HUGGING_FACE):
-        source = _download(str(source))
+        source = _download(source.as_posix())
     if source.is_file():
         return [source], columns
     if not source.is_dir():
@@ -156,6 +155,13 @@ def _files(path: Path) -> tuple[list[Path], list[str]]:
                 f"{file}: expected training text, but the name says test or validation; give '{source}/train-*.parquet'"
             )
     return files, columns
+
+
+def columns_in(path: PurePath) -> list[str]:
+    """Return the columns in a path such as FILE:2,4. The colon of hf: and of a drive of Windows begins no columns."""
+    name = path.as_posix()
+    other_colons = name.startswith(HUGGING_FACE) or bool(path.drive)
+    return name.rpartition(":")[2].split(",") if name.count(":") > other_colons else []
 
 
 def _download(name: str) -> Path:

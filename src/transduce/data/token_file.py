@@ -9,8 +9,10 @@ The file is written under another name and renamed when it is complete. `open_to
 so a store opens without reading its token files. Every other part has a checksum, and each read compares it.
 """
 
+import io
 import os
 import struct
+import threading
 import zlib
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,6 +51,7 @@ class DamagedTokenFile(OSError):
     """A checksum of a token file differs. The file has been removed; the next `open_store` writes it again."""
 
     def __init__(self, path: Path, part: str) -> None:
+        close_token_files()
         path.unlink(missing_ok=True)
         super().__init__(
             f"{path} is damaged ({part}) and has been removed; run the same command with --resume to write it again"
@@ -109,12 +112,11 @@ class TokenFile:
 
     def _blocks(self, numbers: Iterable[int]) -> dict[int, bytes]:
         """Return the content of these blocks by number, after comparing and removing their checksums."""
-        file = _descriptor(self.path, self.inode)
         offsets = self.offsets
         blocks = {}
         for number in sorted(numbers):
             begin, end = offsets[number : number + 2].tolist()
-            content = os.pread(file.number, end - begin, begin)
+            content = self._bytes(begin, end)
             if content[-4:] != _crc(content[:-4], number):
                 raise DamagedTokenFile(self.path, f"block {number}")
             blocks[number] = content[:-4]
@@ -143,25 +145,36 @@ class TokenFile:
         return np.frombuffer(content, "<u8")
 
     def _bytes(self, begin: int, end: int) -> bytes:
-        return os.pread(_descriptor(self.path, self.inode).number, end - begin, begin)
+        return _open_file(self.path, self.inode).read(begin, end - begin)
 
 
-class _Descriptor:
-    """A file that is open for reading while this object exists.
+class _OpenFile:
+    """A file that is open for reading while this object exists. Several threads may read it.
 
-    A memory map would need no `os.pread`, but its pages would count as memory of the process.
+    The pages of a memory map would count as memory of the process.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.number = os.open(path, os.O_RDONLY)
+    def __init__(self, file: io.FileIO) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+
+    def read(self, begin: int, size: int) -> bytes:
+        with self._lock:
+            self._file.seek(begin)
+            return self._file.read(size)
 
     def __del__(self) -> None:
-        os.close(self.number)
+        self._file.close()
 
 
 @lru_cache(maxsize=400)  # the usual limit of a process is 1,024 open files
-def _descriptor(path: Path, inode: int) -> _Descriptor:
-    return _Descriptor(path)
+def _open_file(path: Path, inode: int) -> _OpenFile:
+    return _OpenFile(io.FileIO(path))
+
+
+def close_token_files() -> None:
+    """Close all token files; a later read opens its file again. Windows neither removes nor replaces an open file."""
+    _open_file.cache_clear()
 
 
 def _block_count(pairs: int) -> int:
@@ -209,7 +222,7 @@ def write_token_file(path: Path, contents: Contents, pairs: Iterator[NewPair]) -
                 offsets.append(offsets[-1] + file.write(block))
                 lengths.extend(min(len(ids) + 1, TOO_LONG) for _, both in rows for ids in both)
             file.write(_tail(contents, offsets, lengths))
-        temporary.rename(path)
+        temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
 

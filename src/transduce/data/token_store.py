@@ -22,7 +22,7 @@ import numpy as np
 from transduce.data import text
 from transduce.data.corpora import Corpus, hidden_modes, plain_files
 from transduce.data.disk import check_room
-from transduce.data.token_file import EncodedPair, TokenFile, open_token_file
+from transduce.data.token_file import EncodedPair, TokenFile, close_token_files, open_token_file
 from transduce.data.tokenize_corpus import CorpusScan, plan_jobs, run_jobs, scan_corpora
 from transduce.data.vocabulary import TokenizerLike
 
@@ -122,6 +122,7 @@ def open_store(folder: Path, corpora: Sequence[Corpus], tokenizer: TokenizerLike
     texts = [plain_files(corpus, folder / f"text-{number}") for number, corpus in enumerate(corpora)]
     scans = scan_corpora(folder / "scans.json", texts)
     keys = [_key(scan, tokenizer) for scan in scans]
+    close_token_files()
     _remove_others(folder, {"scans.json", *keys, *(f"text-{number}" for number in range(len(corpora)))})
     token_bytes = 2 if tokenizer.vocab_size <= 1 << 16 else 4
     jobs = [

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from transduce.decoding.compiled_kernels import Compiled, PackedLinear, StackLayer
 from transduce.decoding.decoder import Best, reordered
 from transduce.decoding.kernels import Kernels, Linear, Visible
-from transduce.model.cpu_backend import has_fast_bf16
+from transduce.model.cpu_backend import HAS_ONEDNN, has_fast_bf16
 from transduce.model.transformer import DecoderLayer, EncoderLayer, FeedForward, Residual
 
 Precision = Literal["fp32", "bf16", "int8"]
@@ -33,7 +33,8 @@ def pack_linear(layers: Sequence[nn.Linear], precision: Precision, kernels: Kern
         return kernels.pack(weight, bias, int8=precision == "int8")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     weight, bias = weight.to(dtype), bias.to(dtype)
-    if weight.device.type != "cpu" or (precision == "bf16" and not has_fast_bf16(weight.device)):
+    is_fast = has_fast_bf16(weight.device) if precision == "bf16" else HAS_ONEDNN
+    if weight.device.type != "cpu" or not is_fast:
 
         def linear_of_torch(x: Tensor, relu: bool = False, residual: Tensor | None = None) -> Tensor:
             y = F.linear(x.to(dtype), weight, bias)

@@ -7,8 +7,6 @@ The folder of a corpus has
     summary.json    the report of the command; it names no text before all texts are written
 """
 
-import fcntl
-import os
 import re
 import shlex
 import sys
@@ -21,6 +19,7 @@ import msgspec
 
 from transduce.console import printable
 from transduce.data.disk import check_room
+from transduce.data.system import locked
 from transduce.data.text import count_lines, file_sha256, read_lines
 from transduce.download.archive import extract
 from transduce.download.catalogue import PublicCorpus, TextPair, find_corpus
@@ -222,21 +221,8 @@ def _write_summary(summary: Summary, out: Path) -> None:
 def _locked(out: Path) -> Iterator[None]:
     """Create the folder of a corpus, and lock it against other calls in the block."""
     out.mkdir(parents=True, exist_ok=True)
-    folder = os.open(out, os.O_RDONLY)
-    try:
-        _lock(folder, out)
+    with locked(out, f"--out={out}: expected a folder that no other command writes; wait for the other"):
         yield
-    finally:
-        os.close(folder)
-
-
-def _lock(folder: int, out: Path) -> None:
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"--out={out}: expected a folder that no other command writes; wait for the other") from None
-    except OSError:  # a file system without locks
-        pass
 
 
 # ---- text for a person ---------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from transduce import __version__
 from transduce.console import printable
 from transduce.data.disk import LocatedFile, check_room
+from transduce.data.system import NO_LINK
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import decode_json, encode_json, write_file
 
@@ -143,7 +144,7 @@ class _Partial:
 
     def open(self) -> LocatedFile:
         """Open the part, to write at its end."""
-        number = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666)
+        number = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINK, 0o666)
         return LocatedFile(number, self.path)
 
     def remove(self) -> None:

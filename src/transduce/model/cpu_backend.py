@@ -17,7 +17,7 @@ def keep_freed_memory() -> None:
     Otherwise the library returns the memory to the system and requests it again, and the system fills each page with
     zeros. This takes a quarter of the time. Use it in a process that does little else. Without glibc it has no effect.
     """
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # the last: Windows has no library without a name
         library = ctypes.CDLL(None)
         for setting, value in ((-4, 0), (-1, 2**31 - 1), (-2, 64 << 20)):  # M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD
             library.mallopt(setting, value)
@@ -38,6 +38,8 @@ def limit_kept_code() -> None:
         os.environ.setdefault(name, SHAPES)
 
 
+HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")  # torch for macOS is built without it
+
 # ---- matrix products in bf16 --------------------------------------------------------------------------------------
 
 
@@ -50,7 +52,7 @@ def has_fast_bf16(device: torch.device) -> bool:
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return HAS_ONEDNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 # ---- matrix products in fp32 --------------------------------------------------------------------------------------
@@ -86,7 +88,9 @@ def _onednn() -> Iterator[None]:
 
 @functools.cache
 def _onednn_is_exact() -> bool:
-    """Check the rounding error of oneDNN's products with few rows and with many."""
+    """Check whether torch has oneDNN, and its rounding error in products with few rows and with many."""
+    if not HAS_ONEDNN:
+        return False
     generator = torch.Generator().manual_seed(1)
     x, y = (torch.randn(512, 512, generator=generator) for _ in range(2))
     with _onednn():

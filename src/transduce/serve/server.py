@@ -4,15 +4,15 @@ import asyncio
 import contextlib
 import logging
 import os
-import resource
-import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import uvicorn
 
+from transduce.data.system import ENDING, allow_open_files, call_at_signal, signals
 from transduce.decoding.options import DecodingOptions
 from transduce.errors import UserError
 from transduce.serve.app import State, metrics_application
@@ -24,6 +24,7 @@ from transduce.serve.settings import Limits, ServerSettings
 
 LAST_READ_SECONDS = 0.1  # in which requests that have arrived are read, before idle connections are closed
 SEND_BYTES = 64 << 10  # of answers in the kernel that a client has not read; its own limit is some MB a connection
+SOLE_USE = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)  # on Windows, SO_REUSEADDR shares a port
 OTHER_FILES = 64  # open files of the program that are no connections; it has about 20
 ENGINE_SECONDS = 5.0  # for work that is not wanted any more, at the end
 
@@ -34,7 +35,7 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
         try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.setsockopt(socket.SOL_SOCKET, SOLE_USE, 1)
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
             bound.bind(address)
         except OSError:
@@ -49,14 +50,11 @@ def bind(host: str, port: int) -> socket.socket:
 def reserve_files(connections: int, n_ports: int) -> None:
     """Raise the limit of open files to what the connections need. Raises UserError if the system does not allow it."""
     needed = n_ports * (connections + MAX_EXTRA) + OTHER_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return
-    if hard != resource.RLIM_INFINITY and hard < needed:
-        most = (hard - OTHER_FILES) // n_ports - MAX_EXTRA
+    allowed = allow_open_files(needed)
+    if allowed < needed:
+        most = (allowed - OTHER_FILES) // n_ports - MAX_EXTRA
         remedy = f"take --connections={most}" if most > 0 else f"run ulimit -n {needed}"
-        raise UserError(f"--connections={connections}: expected {needed:,} open files, not {hard:,}; {remedy}")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+        raise UserError(f"--connections={connections}: expected {needed:,} open files, not {allowed:,}; {remedy}")
 
 
 class Server(uvicorn.Server):
@@ -150,9 +148,10 @@ class Life:
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(LoopErrors(self._log))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop, number)
-        loop.add_signal_handler(signal.SIGHUP, self._reloading.set)
+        for number in ENDING:
+            call_at_signal(loop, number, partial(self._stop, number))
+        for number in signals("SIGHUP"):
+            call_at_signal(loop, number, self._reloading.set)
 
     def _stop(self, number: int) -> None:
         if self._stopping.is_set():

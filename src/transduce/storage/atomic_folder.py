@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from transduce.data.disk import check_room, error_at
+from transduce.data.system import sync_folder
 from transduce.errors import UserError
 
 FORMAT_VERSION = 1
@@ -53,7 +54,7 @@ def write_folder(path: Path, files: Mapping[str, Content]) -> None:
     except BaseException:
         shutil.rmtree(building, ignore_errors=True)
         raise
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
 def _temporary(path: Path, prefix: str = "") -> Path:
@@ -78,7 +79,7 @@ def _fill(folder: Path, files: Mapping[str, Content]) -> None:
             entries[name] = {"size": _size(content), "sha256": sha256}
     manifest = encode_json({"format_version": FORMAT_VERSION, "files": entries})
     _write_synced(folder / "manifest.json", [manifest])
-    _sync(folder)
+    sync_folder(folder)
 
 
 def _rename_into_place(building: Path, path: Path) -> None:
@@ -113,7 +114,7 @@ def write_file(path: Path, content: bytes) -> None:
     """Write the file `path` completely or not at all, and flush it to disk. Replace an older file."""
     with replacement(path) as building:
         _write_synced(building, [content])
-    _sync(path.parent)
+    sync_folder(path.parent)
 
 
 @contextmanager
@@ -141,17 +142,6 @@ def _write_synced(path: Path, content: Content) -> str:
     except OSError as problem:  # its message has no path
         raise error_at(problem, f"writing {_size(content):,} bytes", path) from problem
     return digest.hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    """Flush the names of the files in `folder` to disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    except OSError as problem:
-        raise error_at(problem, "making its names durable", folder) from problem
-    finally:
-        os.close(descriptor)
 
 
 def remove_unfinished(folder: Path, names: str) -> None:

@@ -1,10 +1,8 @@
 """The folder of a run, RUN: its configuration and tokenizer, its newest checkpoint, and models of its checkpoints."""
 
 import dataclasses
-import fcntl
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +13,7 @@ from torch import Tensor
 
 from transduce.config.files import ADDED_LATER, differences, from_json, to_json
 from transduce.config.schema import Config, TrainConfig
+from transduce.data.system import locked
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import NotFiniteError, UserError
@@ -53,30 +52,14 @@ def exclusive(out: Path) -> Iterator[None]:
         return
     new_folders = [path for path in (out, *out.parents) if not path.exists()]
     out.mkdir(parents=True, exist_ok=True)
-    folder = os.open(out, os.O_RDONLY)
+    expected = "expected a run that no other training writes; wait for the other one or end it, or give another --out"
     try:
-        if not _lock(folder):
-            raise UserError(
-                f"{out}: expected a run that no other training writes; wait for the other one or end it, or give "
-                "another --out"
-            )
-        yield
+        with locked(out, f"{out}: {expected}"):
+            yield
     finally:
-        os.close(folder)
         with suppress(OSError):
             for path in new_folders:
                 path.rmdir()
-
-
-def _lock(folder: int) -> bool:
-    """Return True unless another process holds the lock of an open folder."""
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        pass
-    return True
 
 
 # ---- resuming ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ folder, the session, the record of each cell as soon as it ends, failures, and t
 interrupted study, run the same command again: cells that are done stay.
 """
 
-import fcntl
 import math
 import multiprocessing
 import os
@@ -22,8 +21,9 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
+from transduce.data.system import locked
 from transduce.data.tokenize_corpus import cores
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.page import duration
@@ -67,10 +67,11 @@ class Ending:
 class Control:
     """What an execution has from the runner.
 
-    lock: an open file; a process that inherits it keeps the folder locked. stop: whether a signal has come.
+    lock: the number of an open file; a process that inherits it keeps the folder locked. stop: whether a signal has
+    come.
     """
 
-    lock: IO[bytes]
+    lock: int
     stop: StopSignal
     status: "StatusLine"
 
@@ -161,21 +162,15 @@ def _in_words(ending: Ending, names: Sequence[str], results: Results) -> str:
 
 
 @contextmanager
-def exclusive_folder(results: Results) -> Iterator[IO[bytes]]:
+def exclusive_folder(results: Results) -> Iterator[int]:
     """Lock the folder of `results` against other studies until we and all our processes have ended.
 
     Raises UserError if another study runs there, or has run there since `results` were read.
     """
     out = results.path.parent
     (out / "runs").mkdir(parents=True, exist_ok=True)
-    with (out / "runs" / ".lock").open("ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(
-                f"{out}: expected a folder that no other study uses; wait for the other study, end it and its "
-                "trainings, or give another --out"
-            ) from None
+    remedy = "wait for the other study, end it and its trainings, or give another --out"
+    with locked(out / "runs", f"{out}: expected a folder that no other study uses; {remedy}") as lock:
         if results.path.exists() and read_results(results.path, results.study).entries != results.entries:
             raise UserError(f"{results.path}: expected a file that no other study changes; run the command again")
         yield lock
@@ -302,7 +297,7 @@ class StatusLine:
         self.last_shown = time.monotonic()
         if self.is_terminal:
             width = shutil.get_terminal_size().columns - 1
-            print(f"\r\x1b[K{state()[:width]}", end="", file=sys.stderr, flush=True)
+            print(f"\r{state()[:width]:<{width}}", end="", file=sys.stderr, flush=True)
         else:
             print_line(state())
 

@@ -9,7 +9,6 @@ OUT/runs/ROW-SEED.log. `schedule` runs several trainings at a time.
 """
 
 import math
-import os
 import shlex
 import shutil
 import signal
@@ -17,7 +16,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
 from msgspec import Meta
@@ -26,6 +25,7 @@ from transduce.config.files import from_json
 from transduce.config.recipes import configure
 from transduce.config.schema import Config
 from transduce.console import import_path, module_command, printable
+from transduce.data.system import ask_to_end, processor_seconds, start_apart
 from transduce.errors import UserError
 from transduce.evaluation.page import duration
 from transduce.storage.run_log import reports
@@ -148,8 +148,8 @@ class TrainingProcess:
     def name(self) -> str:
         return self.training.name
 
-    def start(self, environment: dict[str, str], lock: IO[bytes]) -> None:
-        """Start the first stage. lock: an open file, which every process inherits and so keeps locked."""
+    def start(self, environment: dict[str, str], lock: int) -> None:
+        """Start the first stage. lock: the number of an open file, which every process inherits."""
         self.environment = environment
         self.lock = lock
         self.stages = self._all_stages()
@@ -178,14 +178,13 @@ class TrainingProcess:
         name, module, arguments = self.stages[0]
         self.stage_started_at = time.monotonic()
         with self._file("log").open("ab") as log, self._file(f"{name}.json").open("wb") as out:
-            self.process = subprocess.Popen(
+            self.process = start_apart(
                 module_command(module, *arguments),
+                self.lock,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=log,
                 env={**self.environment, "PYTHONPATH": import_path()},
-                pass_fds=[self.lock.fileno()],
-                start_new_session=True,  # only our SIGTERM reaches it, not also a Ctrl-C of the terminal
             )
 
     def _file(self, kind: str) -> Path:
@@ -193,20 +192,19 @@ class TrainingProcess:
         return self.run.with_name(f"{self.run.name}.{kind}")
 
     def stop(self) -> None:
-        """Send SIGTERM: the process saves its state and ends."""
+        """Let the process save its state and end."""
         if not self.is_stopping:
             self.is_stopping = True
-            self.process.send_signal(signal.SIGTERM)
+            ask_to_end(self.process)
 
     def poll(self) -> bool:
         """Start the next stage if the current one succeeded. Return True if no stage runs any more."""
-        pid, status, usage = os.wait4(self.process.pid, os.WNOHANG)
-        if pid == 0:
+        cpu_seconds = processor_seconds(self.process)
+        if cpu_seconds is None:
             return False
-        self.process.returncode = os.waitstatus_to_exitcode(status)
         cost = self.cost()
         cost["seconds"] += time.monotonic() - self.stage_started_at
-        cost["cpu_seconds"] += usage.ru_utime + usage.ru_stime
+        cost["cpu_seconds"] += cpu_seconds
         self._file("spent.json").write_bytes(msgspec.json.encode(cost))
         if self.is_stopping:
             return True

@@ -1,9 +1,13 @@
-"""SIGINT (Ctrl-C), SIGTERM and SIGHUP as a flag, which a loop reads after each step."""
+"""SIGINT (Ctrl-C), SIGTERM and SIGHUP as a flag, which a loop reads after each step; on Windows SIGBREAK, too."""
 
 import signal
 import threading
 from types import FrameType, TracebackType
 from typing import Any
+
+from transduce.data.system import ENDING, signals
+
+HANGUP = signals("SIGHUP")
 
 
 class StopSignal:
@@ -23,22 +27,22 @@ class StopSignal:
 
     def __enter__(self) -> "StopSignal":
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            for number in (*ENDING, *HANGUP):
+                if number in ENDING or signal.getsignal(number) != signal.SIG_IGN:
                     self.previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore(signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        self._restore(*self.previous)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.is_requested = True
         if self.interrupts:
             raise KeyboardInterrupt
-        if number != signal.SIGHUP:
-            self._restore(signal.SIGINT, signal.SIGTERM)
+        if number in ENDING:
+            self._restore(*ENDING)
 
     def _restore(self, *numbers: int) -> None:
         for number in numbers:
