@@ -47,6 +47,15 @@ def environment(threads: int, checkout: Path = ROOT) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"}
 
 
+def run(command: Sequence[str], threads: int, cwd: Path | None = None) -> str:
+    """Return the output of the command. RuntimeError with the end of the output if it failed."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.run(command, cwd=cwd, env=environment(threads), text=True, **pipes)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)}\n{process.stdout[-3_000:]}")
+    return process.stdout
+
+
 def export(model: Path, to: str, folder: Path) -> Path:
     """Return the folder with `model` in the form of a peer."""
     out = folder / to

@@ -18,7 +18,6 @@ import statistics
 import sys
 import tempfile
 import time
-import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import date
@@ -28,12 +27,7 @@ from typing import Any
 from peers import RESULTS, Worker, command_line, in_turn, install, read_results, write_results
 
 PACKAGES = ("transformers", "torch", "safetensors", "tokenizers", "msgspec", "numpy")
-JOEYNMT = (
-    "tensorboard",
-    "matplotlib",
-    "pyyaml",
-    "packaging",
-)  # what its model imports
+JOEYNMT = ("tensorboard", "matplotlib", "pyyaml", "packaging", "importlib-metadata")  # what its model imports
 WITHOUT_DEPENDENCIES = ("joeynmt==2.3.0",)
 SIDES = ("transduce", "torch.nn", "marian eager", "marian sdpa", "joeynmt")
 TrainingStep = Callable[[], tuple[int, int, float]]  # -> source tokens, target tokens, mean loss
@@ -159,21 +153,7 @@ def torch_nn(config: Any, stream: Iterator[Any], kind: str) -> TrainingStep:
 
 
 def marian(config: Any, stream: Iterator[Any], kind: str) -> TrainingStep:
-    from transformers import MarianConfig, MarianMTModel
-
-    c = config.model
-    shape = {
-        f"{side}_{name}": value
-        for side in ("encoder", "decoder")
-        for name, value in (("layers", c.n_layers), ("attention_heads", c.n_heads), ("ffn_dim", c.d_ff))
-    }
-    theirs = MarianConfig(
-        vocab_size=c.vocab_size, d_model=c.d_model, dropout=c.dropout, attention_dropout=0.0, activation_dropout=0.0,
-        activation_function="relu", scale_embedding=True, share_encoder_decoder_embeddings=True, pad_token_id=0,
-        eos_token_id=2, decoder_start_token_id=1, max_position_embeddings=512, use_cache=False,
-        attn_implementation=kind, **shape,
-    )  # fmt: skip
-    model = MarianMTModel(theirs).train()
+    model = marian_of(config.model, attn_implementation=kind).train()
 
     def logits(batch: Any) -> Any:
         return model(
@@ -183,14 +163,31 @@ def marian(config: Any, stream: Iterator[Any], kind: str) -> TrainingStep:
     return peer(config, stream, logits, model)
 
 
+def marian_of(c: Any, **settings: Any) -> Any:
+    """Return a MarianMTModel with the sizes of `c`, which has the names of transduce's ModelConfig.
+
+    settings: of MarianConfig, instead of those that suit transduce's batches.
+    """
+    from transformers import MarianConfig, MarianMTModel
+
+    shape = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (("layers", c.n_layers), ("attention_heads", c.n_heads), ("ffn_dim", c.d_ff))
+    }
+    usual = {
+        "activation_function": "relu", "scale_embedding": True, "pad_token_id": 0, "eos_token_id": 2,
+        "decoder_start_token_id": 1, "max_position_embeddings": 512, "use_cache": False,
+    }  # fmt: skip
+    sizes = {"vocab_size": c.vocab_size, "d_model": c.d_model, "dropout": c.dropout, **shape}
+    return MarianMTModel(MarianConfig(**sizes, **(usual | settings)))
+
+
 def joeynmt(config: Any, stream: Iterator[Any], kind: str) -> TrainingStep:
     import torch
-    from torch import nn
-
-    sys.modules.setdefault("importlib_metadata", types.ModuleType("importlib_metadata"))
-    sys.modules["importlib_metadata"].version = lambda name: "0"  # pyright: ignore[reportAttributeAccessIssue]
     from joeynmt.decoders import TransformerDecoder
     from joeynmt.encoders import TransformerEncoder
+    from torch import nn
 
     c = config.model
     shape = {

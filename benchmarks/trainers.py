@@ -13,27 +13,19 @@ import argparse
 import json
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from peers import RESULTS, command_line, environment, in_turn, install, read_results, write_results
-from train import JOEYNMT, PACKAGES, WITHOUT_DEPENDENCIES, configuration
+from peers import RESULTS, command_line, in_turn, install, read_results, run, write_results
+from train import JOEYNMT, PACKAGES, WITHOUT_DEPENDENCIES, configuration, marian_of
 
-TRAINERS = (
-    "accelerate",
-    "sacrebleu",
-    "subword-nmt",
-    "sentencepiece",
-    "tqdm",
-    "sacremoses",
-)  # their imports
+TRAINERS = ("accelerate", "sacrebleu", "subword-nmt", "sentencepiece", "tqdm", "sacremoses")  # their imports
 SIDES = ("transduce fp32", "transduce bf16", "joeynmt fp32", "huggingface fp32", "huggingface bf16")
 
 
@@ -52,13 +44,9 @@ class Work:
     tgt_share: float  # target tokens divided by all tokens
 
 
-def run(command: Sequence[str], work: Work, cwd: Path | None = None) -> str:
-    """Return the output of the command. RuntimeError with the end of the output if it failed."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    process = subprocess.run(command, cwd=cwd, env=environment(work.threads), text=True, **pipes)
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command)}\n{process.stdout[-3_000:]}")
-    return process.stdout
+def install_trainers() -> str:
+    """Return the interpreter of the peers."""
+    return install("train", [*PACKAGES, *JOEYNMT, *TRAINERS], without_dependencies=WITHOUT_DEPENDENCIES)
 
 
 # ---- the programs: each function returns target tokens a second after the first third of its steps ---------------
@@ -74,7 +62,7 @@ def transduce(work: Work, precision: str, out: Path) -> float:
     recipe = {"base": "vaswani2017-base", "tiny": "multi30k-tiny"}[work.size]
     command = [sys.executable, "-m", "transduce", "train", "--recipe", recipe, "--train", *map(str, work.train)]
     command += ["--valid", *map(str, work.valid), "--out", str(out)]
-    run([*command, *(word for setting in settings for word in ("--set", setting))], work)
+    run([*command, *(word for setting in settings for word in ("--set", setting))], work.threads)
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
     speeds = [line["tokens_per_second"] for line in lines if "tokens_per_second" in line]
     return statistics.mean(speeds[1:]) * work.tgt_share
@@ -113,17 +101,14 @@ def joeynmt(work: Work, precision: str, out: Path) -> float:
     }  # fmt: skip
     path = work.folder / "joeynmt.yaml"
     path.write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
-    start = (
-        "import sys, types; stand = types.ModuleType('importlib_metadata'); stand.version = lambda name: '2.3.0'; "
-        "sys.modules['importlib_metadata'] = stand; from joeynmt.__main__ import main; main()"
-    )
-    output = run([work.python, "-c", start, "train", str(path), "--skip-test"], work, cwd=work.folder)
+    command = [work.python, "-m", "joeynmt", "train", str(path), "--skip-test"]
+    output = run(command, work.threads, work.folder)
     return statistics.mean([float(speed) for speed in re.findall(r"Tokens per Sec:\s+([\d.]+)", output)][1:])
 
 
 def huggingface(work: Work, precision: str, out: Path) -> float:
     arguments = [precision, str(out), str(work.folder), work.size, str(work.steps), str(work.pairs)]
-    return float(run([work.python, __file__, "huggingface", *arguments], work).split()[-1])
+    return float(run([work.python, __file__, "huggingface", *arguments], work.threads).split()[-1])
 
 
 def train_marian(precision: str, out: str, folder: str, size: str, steps: str, pairs: str) -> None:
@@ -131,18 +116,8 @@ def train_marian(precision: str, out: str, folder: str, size: str, steps: str, p
     import torch
     import transformers as hf
 
-    c = configuration(size).model
-    shape = {
-        f"{side}_{name}": value
-        for side in ("encoder", "decoder")
-        for name, value in (("layers", c.n_layers), ("attention_heads", c.n_heads), ("ffn_dim", c.d_ff))
-    }
     vocabulary = len((Path(folder) / "vocabulary.txt").read_text(encoding="utf-8").splitlines())
-    theirs = hf.MarianConfig(
-        vocab_size=vocabulary, d_model=c.d_model, dropout=c.dropout, activation_function="relu", scale_embedding=True,
-        pad_token_id=0, eos_token_id=2, decoder_start_token_id=1, max_position_embeddings=512, use_cache=False, **shape,
-    )  # fmt: skip
-    model = hf.MarianMTModel(theirs)
+    model = marian_of(replace(configuration(size).model, vocab_size=vocabulary))
     data = json.loads((Path(folder) / "ids.json").read_text(encoding="utf-8"))
     rows = [{"input_ids": src, "labels": tgt, "length": max(len(src), len(tgt))} for src, tgt in data]
     progress: list[tuple[float, int]] = []
@@ -203,7 +178,7 @@ def prepare(folder: Path, train: Sequence[Path], valid: Sequence[Path], size: st
 
 def take_turns(args: argparse.Namespace, folder: Path) -> dict[str, list[float]]:
     """Return the target tokens a second of each side in each round."""
-    python = install("train", [*PACKAGES, *JOEYNMT, *TRAINERS], without_dependencies=WITHOUT_DEPENDENCIES)
+    python = install_trainers()
     train, valid = (tuple(path.absolute() for path in paths) for paths in (args.train, args.valid))
     pairs, tgt_share = prepare(folder, train, valid, args.size)
     work = Work(folder, train, valid, args.size, steps_of(args), args.threads, python, pairs, tgt_share)

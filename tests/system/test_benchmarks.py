@@ -189,3 +189,66 @@ def test_a_vit_tells_two_made_digits_apart() -> None:
     pixels = images.flatten(1).numpy()
     predicted = digits["vit_predictions"](pixels[:40], truth[:40].numpy(), pixels[40:], seed=1, epochs=20)
     assert predicted == truth[40:].tolist()
+
+
+# ---- quality for each minute -------------------------------------------------------------------------------------
+
+
+def quality_command(folder: Path, *options: str) -> list[str]:
+    words = [str(ROOT / "benchmarks" / "quality_per_minute.py"), "--out", str(folder / "out"), *options]
+    for name in ("train", "valid", "test"):
+        words += [f"--{name}", str(folder / f"{name}.en"), str(folder / f"{name}.de")]
+    return [*words, "--results", str(folder / "results.json"), "--figure", str(folder / "figure.svg")]
+
+
+def write_captions(folder: Path) -> None:
+    words = {"the": "der", "small": "kleine", "big": "große", "dog": "Hund", "bird": "Vogel", "runs": "läuft"}
+    lines = [f"the {size} {animal} runs {count}." for size in ("small", "big") for animal in ("dog", "bird")
+             for count in range(90)]  # fmt: skip
+    parts = {"train": lines, "valid": lines[::20], "test": lines[5::20]}
+    for name, english in parts.items():
+        german = [" ".join(words.get(word, word) for word in line.split()) for line in english]
+        (folder / f"{name}.en").write_text("".join(f"{line}\n" for line in english), encoding="utf-8")
+        (folder / f"{name}.de").write_text("".join(f"{line}\n" for line in german), encoding="utf-8")
+
+
+def test_sides_that_are_done_are_compared_without_a_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_captions(tmp_path)
+    truth = (tmp_path / "test.de").read_text(encoding="utf-8").splitlines()
+    for side, minutes, right in (("transduce", 5, 9), ("joeynmt", 5, 0), ("joeynmt", 20, 18), ("transformers", 5, 1)):
+        folder = tmp_path / "out" / side / "1"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{minutes}.json").write_text(json.dumps({"minutes": minutes * 1.1, "steps": 100 * minutes}))
+        lines = [*truth[:right], *("x" for _ in truth[right:])]
+        (folder / f"{minutes}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", quality_command(tmp_path, "--minutes", "5"))
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    table = capsys.readouterr().out
+    results = json.loads((tmp_path / "results.json").read_text())
+    scores = {(point["side"], point["mark"]): point["bleu"] for point in results["points"]}
+    assert scores["joeynmt", 20] == 100 > scores["transduce", 5] > scores["transformers", 5] > scores["joeynmt", 5] == 0
+    needed = 1 + 3 * scores["transduce", 5] / 100  # on the line from 5 minutes to 20
+    assert f"| joeynmt | {needed:.1f} |\n| transformers | > 1.0, not reached |" in table
+    assert (tmp_path / "figure.svg").read_text().count("<circle") == 3 + len(scores)
+
+    (tmp_path / "test.de").write_text("other\n" * len(truth))
+    with pytest.raises(SystemExit, match="expected a folder of this text; give another one"):
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("side", ["transduce", "joeynmt", "transformers"])
+def test_the_quality_of_a_side_is_measured(tmp_path: Path, side: str) -> None:
+    """Train on 360 short sentences; the peers, where they are installed, for a few seconds after two trials."""
+    if side != "transduce" and not (ROOT / "benchmarks" / "peers" / "train" / "installed.txt").exists():
+        pytest.skip("JoeyNMT and transformers are not installed: python benchmarks/trainers.py installs them")
+    write_captions(tmp_path)
+    marks = ["1"] if side == "transduce" else ["0.05", "0.1"]
+    command = [sys.executable, *quality_command(tmp_path, "--sides", side, "--threads", "1", "--minutes", *marks)]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=1_500)
+    assert process.returncode == 0, process.stdout + process.stderr
+    points = json.loads((tmp_path / "results.json").read_text())["points"]
+    assert [(point["side"], f"{point['mark']:g}") for point in points] == [(side, mark) for mark in marks]
+    assert all(point["steps"] > 0 and point["minutes"] > 0 for point in points)
