@@ -3,22 +3,25 @@
 import os
 import signal
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.toy_task import toy_lines, write_pairs
-from support.trainings import CONFIG, act_at_step, assert_same, checkpoint_steps, train, with_train
+from support.trainings import CONFIG, act_at_step, assert_same, checkpoint_steps, replace_scores, train, with_train
 
 import transduce
-from transduce.config.recipes import auto
+from transduce.config.recipes import RECIPES, auto
 from transduce.data.corpora import Corpus, read_pairs
 from transduce.errors import UserError
 from transduce.evaluation.run_report import refresh_report
 from transduce.storage import run_choices, run_folder, run_request
 from transduce.storage.checkpoints import checkpoints, load_state
+from transduce.storage.model_folder import load_model, save_model
 from transduce.storage.run_log import read_log
 from transduce.training import trial
+from transduce.training.weights import weights
 
 TINY = auto.Size(d_model=16, n_layers=1, n_heads=2, d_ff=32, batch_tokens=256)
 SHORT = with_train(CONFIG, max_steps=32, decay_steps=16, checkpoint_every_steps=4, evaluate_every_steps=8)
@@ -77,6 +80,68 @@ def test_a_resumed_run_chooses_nothing_again_and_ends_the_same(
     monkeypatch.setattr(trial, "SECONDS", 5.0)
     train("auto", out=tmp_path / "run", resume=True, **request)
     assert_same(tmp_path / "run", tmp_path / "whole")
+
+
+def other_text(folder: Path) -> tuple[Path, Path]:
+    """Write a text whose targets, unlike those of the other texts, are the sources with a word before them."""
+    lines = [" ".join(line) for line in product("abcd", repeat=4)]
+    src, tgt = write_pairs(folder, "new", lines)
+    tgt.write_text("".join(f"c c {line}\n" for line in lines), encoding="utf-8")
+    return src, tgt
+
+
+@pytest.mark.parametrize("recipe", ["auto", CONFIG])
+def test_a_model_learns_other_text_in_the_given_time(
+    recipe: Any,
+    text: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A resumed run needs neither the model nor a choice, and takes more time."""
+    monkeypatch.setattr(run_choices, "run_trial", lambda *arguments: auto.Trial(0.045, 0.01, 1_000))
+    valid = write_pairs(tmp_path, "valid", ["a b c", "d a b"])
+    small = replace(CONFIG, model=replace(CONFIG.model, d_model=32, n_heads=4))
+    old = train(with_train(small, max_steps=8), train=text, valid=list(valid), out=tmp_path / "old")
+    new = other_text(tmp_path)
+    run = tmp_path / "run"
+    tuned = transduce.fit(*new, out=run, recipe=recipe, minutes=0.03, start_from=old, old_valid=valid)
+    assert tuned.translate(["a b"])
+    evaluations = [line for line in read_log(run) if "valid_loss" in line]
+    assert evaluations[0]["step"] == 0 and "valid_old_loss" in evaluations[0]
+    assert evaluations[-1]["valid_loss"] < evaluations[0]["valid_loss"] - 0.1
+    parent, config = load_model(old), run_folder.run_config(run)
+    assert config.model.d_model == 32 and load_model(run / "model").tokenizer.sha256 == parent.tokenizer.sha256
+    if recipe == "auto":
+        assert config.model == parent.config.model and config.train.use == "best"
+        assert "the model keeps 1 + 1 layers, d_model 32" in capsys.readouterr().err
+    steps = config.train.max_steps
+    train("auto", train=new, valid=[], out=run, resume=True, more_minutes=minutes_for(run, 0.8 * steps))
+    assert checkpoint_steps(run)[-1] > steps
+
+
+def test_auto_starts_only_from_models_that_translate(text: tuple[Path, Path], tmp_path: Path) -> None:
+    valid = write_pairs(tmp_path, "valid", ["a"])
+    old = train(with_train(CONFIG, max_steps=1), train=text, valid=list(valid), out=tmp_path / "old")
+    parser = load_model(old)
+    save_model(old, weights(parser.model), RECIPES["craft-parse"](), parser.tokenizer, "")
+    with pytest.raises(UserError, match="--from=.*: expected a model of train.task='translation', not 'parsing'; give"):
+        train("auto", train=text, valid=[], out=tmp_path / "run", start_from=old)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_best_step_of_a_longer_run_has_a_checkpoint(
+    text: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Step 8 was the best before the fall, but later ones were better, and its checkpoint went."""
+    request: dict[str, Any] = {"train": text, "valid": list(text), "out": tmp_path / "run"}
+    replace_scores(monkeypatch, [2.0, 3.0, 1.0, 1.5])
+    train(with_train(SHORT, use="best", keep_checkpoints=1), **request)
+    assert 8 not in checkpoint_steps(tmp_path / "run")
+    replace_scores(monkeypatch, [5.0, 4.0, 4.5, 6.0, 7.0, 8.0])
+    train("auto", **request, resume=True, more_minutes=minutes_for(tmp_path / "run", 40.5))
+    card = (tmp_path / "run" / "model" / "README.md").read_text()
+    assert "the best checkpoint by validation loss, step-00000016" in card
 
 
 @pytest.mark.parametrize(("recipe", "minutes"), [("auto", None), (CONFIG, 1.0)])
@@ -159,7 +224,6 @@ def test_a_run_without_a_fall_names_the_way_to_more_steps(text: tuple[Path, Path
     [
         ({"minutes": 0}, "--minutes=0: expected a number over 0"),
         ({"minutes": 1, "settings": ["train.max_steps=5"]}, "train.max_steps=5: must not be set with --minutes"),
-        ({"start_from": Path(".")}, "--from=.: expected a recipe"),
     ],
 )
 def test_a_request_that_contradicts_itself_is_refused(

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from transduce.config.recipes import auto
+from transduce.config.overrides import OF_THE_TOKENIZER
+from transduce.config.recipes import RECIPES, auto
 from transduce.config.recipes.auto import Choice, Text, Trial
 from transduce.config.schema import Config, TrainConfig
 from transduce.config.validation import problems
@@ -88,6 +89,39 @@ def test_too_little_time_is_refused_with_a_number_that_works() -> None:
     with pytest.raises(UserError, match=r"--minutes=3: expected at least 6 minutes"):
         choose(millions, 3)
     assert choose(millions, 6)
+
+
+def choose_from(parent: Config, text: Text, minutes: float | None = None) -> Choice:
+    return auto.choose_from(
+        parent, text, minutes=minutes, precision="fp32", trial=lambda config: Trial(0.2, 5.0, 2_000_000)
+    )
+
+
+@pytest.mark.parametrize("recipe", ["multi30k-joint", "mixture", "vaswani2017-base"])
+@pytest.mark.parametrize("pairs", [200, 10_000, 1_000_000])
+def test_a_training_from_a_model_keeps_it_and_learns_more_slowly(recipe: str, pairs: int) -> None:
+    parent = RECIPES[recipe]()
+    text = Text(pairs, pairs * 15, 100)
+    config = choose_from(parent, text).config
+    assert not problems(config) and config.model == parent.model and config.search == parent.search
+    kept = {name: getattr(parent.data, name) for name in OF_THE_TOKENIZER}
+    assert kept == {name: getattr(config.data, name) for name in OF_THE_TOKENIZER}
+    assert auto.highest_rate(parent) / 3 < auto.highest_rate(config) * 1.01 < auto.highest_rate(parent)
+    assert config.train.use == "best" and config.train.ema_decay and config.train.accumulate == 1
+    assert config.train.warmup_steps <= 0.12 * config.train.max_steps
+    assert config.train.max_steps >= (32 if pairs == 200 else 280)
+    again = choose_from(config, text).config
+    assert auto.highest_rate(again) > 0.6 * auto.highest_rate(config)
+
+
+def test_a_training_from_a_model_takes_the_given_minutes() -> None:
+    choice = choose_from(RECIPES["mixture"](), Text(227_000, 3_400_000, 100), 20)
+    train = choice.config.train
+    seconds = train.max_steps * 0.2 + (train.max_steps // train.evaluate_every_steps + 2) * 5 + 15 + 20
+    assert 0.9 < seconds / 60 / 20 < 1.05
+    assert "keeps 4 + 4 layers, d_model 256" in choice.lines[0] and "highest learning rate" in choice.lines[1]
+    with pytest.raises(UserError, match=r"--minutes=0.2: expected at least 1 minutes"):
+        choose_from(RECIPES["mixture"](), CAPTIONS, 0.2)
 
 
 @pytest.mark.parametrize("steps", [32, 100, 4_500, 7_213])

@@ -37,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the working folder of a reader, with all files that the pages name, 12 lines each."""
     for number, name in enumerate(("train", "valid", "test", "new", "new-valid", "old", "input")):
         for language in ("en", "de"):
-            write_lines(tmp_path / f"{name}.{language}", toy_lines(number, 120 if name == "train" else 12))
+            write_lines(tmp_path / f"{name}.{language}", toy_lines(number, 120 if name in ("train", "new") else 12))
     for number, name in enumerate(("joint", "joint-valid")):
         lines = toy_lines(number, 60)
         write_lines(tmp_path / f"{name}.src", [f"<2{'de' if i % 2 else 'fr'}> {line}" for i, line in enumerate(lines)])

@@ -143,6 +143,7 @@ def train(
     transduce train --train train.en train.de --out run --resume --minutes 30
     transduce train --train clean.en clean.de 2 --train web.tsv.gz 0.5 \
         --valid valid.en valid.de --out run
+    transduce train --from run/model --train new.en new.de --out tuned
     transduce train --recipe vaswani2017-base --set train.accumulate=8 \
         --train train.en train.de --valid valid.en valid.de --out run
     transduce train --recipe gpt2-small --train train.txt \

@@ -3,9 +3,10 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from transduce.config.files import from_json, to_json
-from transduce.config.overrides import overridden
+from transduce.config.overrides import inherit, overridden
 from transduce.config.recipes import auto
 from transduce.config.schema import Config
 from transduce.data.corpora import Corpus, read_pairs
@@ -13,6 +14,7 @@ from transduce.data.held_out import MOST_PAIRS, MOST_SHARE, HeldOut, hold_out
 from transduce.data.text_size import measure
 from transduce.errors import UserError
 from transduce.model.cpu_backend import has_fast_bf16
+from transduce.storage.atomic_folder import read_verified
 from transduce.storage.checkpoints import before_decay, checkpoints, drop_checkpoints_after, load_state, step_of
 from transduce.storage.run_request import TrainRequest
 from transduce.training import distributed
@@ -27,49 +29,72 @@ def complete(request: TrainRequest, print_lines: Callable[[list[str]], None]) ->
     A run that resumes keeps its configuration. If it is finished, `more_minutes` give it more steps.
     Raises UserError if the text is too short to hold a part of it out, or the time too short for a training.
     """
-    if not request.has_run and (request.is_auto or request.minutes or not request.valid):
+    chooses = not request.has_run and (request.is_auto or request.minutes is not None)
+    parent = _config_of_parent(request) if chooses or not request.valid else None
+    if not request.has_run and (chooses or not request.valid):
         print_lines([f"reading {', '.join(corpus.name for corpus in request.given_corpora)}"])
     if not request.valid:
         with distributed.leader_first():
-            held_out = _held_out(request)
+            held_out = _held_out(request, parent)
         request = dataclasses.replace(request, held_out=held_out)
         if not request.has_run:
             print_lines([_line_of(held_out)])
     if request.has_run:
         return _with_more_time(request, print_lines) if request.more_minutes else request
-    if not (request.is_auto or request.minutes):
+    if not chooses:
         return request
-    config, lines = distributed.run_on_leader(_choose, request)
-    print_lines([*lines, "now the tokenizer learns the text"])
+    config, lines = distributed.run_on_leader(_choose, request, parent)
+    print_lines([*lines, "now the tokenizer learns the text" if parent is None else "now the text becomes tokens"])
     return dataclasses.replace(request, chosen=from_json(config, request.out))
 
 
-def _held_out(request: TrainRequest) -> HeldOut:
-    config = request.config
-    return hold_out(request.given_corpora, request.out / HELD_OUT, seed=config.train.seed, tags=config.data.tags)
+def _config_of_parent(request: TrainRequest) -> Config | None:
+    """Return the configuration of the model of --from. Raises UserError unless it translates."""
+    folder = request.start_from
+    if folder is None:
+        return None
+    config = from_json(read_verified(folder, "config.json"), folder / "config.json")
+    if config.train.task != "translation":
+        task = config.train.task
+        raise UserError(
+            f"--from={folder}: expected a model of train.task='translation', not {task!r}; give --recipe and --valid, "
+            "and no --minutes"
+        )
+    return config
+
+
+def _held_out(request: TrainRequest, parent: Config | None) -> HeldOut:
+    tags = (parent or request.config).data.tags
+    return hold_out(request.given_corpora, request.out / HELD_OUT, seed=request.config.train.seed, tags=tags)
 
 
 def _line_of(held_out: HeldOut) -> str:
     return f"no --valid: {held_out.n_valid:,} pairs of the training text are held out for it, in {held_out.valid.name}"
 
 
-def _choose(request: TrainRequest) -> tuple[str, list[str]]:
-    """Return the configuration as JSON text, and lines that explain it."""
-    n_valid = sum(1 for _ in read_pairs(request.valid_corpus))
+def _choose(request: TrainRequest, parent: Config | None) -> tuple[str, list[str]]:
+    """Return the configuration as JSON text, and lines that explain it. parent: that of the model of --from."""
+    texts = [request.valid_corpus, *([request.old_corpus] if request.old_corpus else [])]
+    n_valid = sum(1 for text in texts for _ in read_pairs(text))
     if request.is_auto:
-        choice = choose_for(request.corpora, request.minutes, request.settings, n_valid)
+        choice = choose_for(request.corpora, request.minutes, request.settings, n_valid, parent)
     else:
-        choice = _ended(request, n_valid)
+        choice = _ended(request, n_valid, parent)
     return to_json(choice.config), choice.lines
 
 
 def choose_for(
-    corpora: Sequence[Corpus], minutes: float | None, settings: Sequence[str] = (), n_valid: int | None = None
+    corpora: Sequence[Corpus],
+    minutes: float | None,
+    settings: Sequence[str] = (),
+    n_valid: int | None = None,
+    parent: Config | None = None,
 ) -> auto.Choice:
     """Return the configuration that `auto` chooses for a text on this machine.
 
     minutes: time of the whole training; None: a full training. settings: overrides that the training will have.
-    n_valid: number of pairs of the validation text; None: as many as would be held out.
+    n_valid: number of pairs that an evaluation has; None: as many as would be held out. parent: configuration of the
+    model that the training starts from; None: it starts from random weights.
     """
     text = measure(corpora)
     size = min(MOST_PAIRS, int(MOST_SHARE * text.pairs)) if n_valid is None else n_valid
@@ -78,14 +103,15 @@ def choose_for(
         return run_trial(overridden(config, settings)[0], text, size)
 
     precision = "bf16" if has_fast_bf16(distributed.device()) else "fp32"
-    return auto.choose(text, minutes=minutes, precision=precision, trial=trial)
+    choose = auto.choose if parent is None else partial(auto.choose_from, parent)
+    return choose(text, minutes=minutes, precision=precision, trial=trial)
 
 
-def _ended(request: TrainRequest, n_valid: int) -> auto.Choice:
+def _ended(request: TrainRequest, n_valid: int, parent: Config | None) -> auto.Choice:
     """Return the configuration of `request` with the number of steps that fits into its minutes."""
     assert request.minutes is not None
     text = measure(request.corpora)
-    config = request.config
+    config = request.config if parent is None else inherit(request.config, parent)
     speed = run_trial(config, text, n_valid)
     steps = auto.steps_within(request.minutes, text, speed)
     train = auto.scheduled(config.train, steps, auto.evaluations(steps, speed))

@@ -223,8 +223,6 @@ class TrainRequest:
         if (self.is_auto or self.minutes is not None) and not self.has_run and world_size() > 1:
             name = "--recipe=auto" if self.is_auto else f"--minutes={self.minutes:g}"
             lines.append(f"{name}: expected one rank, for the trial; give a recipe without --minutes")
-        if self.is_auto and self.start_from is not None and not self.has_run:
-            lines.append(f"--from={self.start_from}: expected a recipe; give --recipe mixture, for example")
         return lines
 
     # ---- the parts of a new run ----------------------------------------------------------------------------------

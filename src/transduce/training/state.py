@@ -296,7 +296,7 @@ class TrainingState:
         return False
 
     def choose_best(self, evaluations: Mapping[int, Mapping[str, float]], kept: Collection[int]) -> bool:
-        """Choose the best step again if the best score is not the one by `train.best_by`. Return True if it is not.
+        """Choose the best step again if it is not by `train.best_by`, or has no checkpoint. Return True then.
 
         evaluations: the logged scores, by step. kept: steps that have a checkpoint, of which the best one is chosen.
         """
@@ -304,7 +304,7 @@ class TrainingState:
         earlier = {step: scores for step, scores in evaluations.items() if step <= counters.step}
         known = {step: self.score(scores) for step, scores in earlier.items() if name in scores}
         best = counters.best_step
-        if best is None or best not in earlier or known.get(best) == counters.best_score:
+        if best is None or best not in earlier or (best in kept and known.get(best) == counters.best_score):
             return False
         best = min(known.keys() & kept, key=lambda step: (known[step], step), default=None)
         counters.best_step = best

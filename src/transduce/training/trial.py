@@ -30,6 +30,7 @@ def run_trial(config: Config, text: Text, n_valid: int) -> Trial:
     """
     device = distributed.device()
     vocab_size = config.model.vocab_size or config.data.vocab_size
+    output_size = config.model.tgt_vocab_size or vocab_size
     model_config = dataclasses.replace(config.model, vocab_size=vocab_size)
     task = task_class(config.train.task)()
     model = task.build(dataclasses.replace(config, model=model_config)).to(device)
@@ -37,7 +38,7 @@ def run_trial(config: Config, text: Text, n_valid: int) -> Trial:
     optimizer = optimizer_of(model, config.train)
 
     def seconds(tokens: int, n_steps: int = 1) -> float:
-        batch = random_batch(tokens, max(1, round(text.mean_tokens)), vocab_size)
+        batch = random_batch(tokens, max(1, round(text.mean_tokens)), output_size)
         times = []
         started_at = time.perf_counter()
         while len(times) < n_steps or (n_steps > 1 and time.perf_counter() - started_at < SECONDS):

@@ -34,6 +34,9 @@ LATIN = 300  # different characters of two languages of one alphabet: more of th
 FULL_EPOCHS = 20  # of a full training
 FULL_TOKENS = 9_000_000  # at least, on each side: 4,500 steps of `multi30k-raw`
 MOST_EPOCHS = 60  # of a full training of a small text
+TUNING_EPOCHS = 6  # of a full training that starts from a model
+TUNING_TOKENS = 600_000  # at least, on each side
+TUNING_STEPS = 300  # for which the batches of a large model become smaller
 MOST_TIMES = 3  # times a full training: a longer one would hardly gain
 TOKENS_PER_PARAMETER = 2  # at least, on each side; with less, a smaller model is better
 LONGEST = 24 * 60.0  # minutes of a training without --minutes
@@ -47,6 +50,7 @@ FEW = 5_000  # pairs
 ODD = 0.1  # share of pairs
 FILLED = 0.95  # share of a batch's tokens that are real
 PEAK = 3.5e-3  # learning rate of a model of width 128
+TUNING_PEAK = 1 / 3  # of the highest rate of a first training; docs/better-models.md has others
 SECONDS_TO_START = 15.0  # and to write the model and the report
 SECONDS_PER_TOKEN = 6e-6  # to learn the tokenizer and to apply it, for each token of the longer side
 
@@ -109,7 +113,7 @@ def choose(text: Text, *, minutes: float | None, precision: str, trial: Callable
     The largest model for which there is enough text is tried first. If the time is too short for it, a smaller one is.
     Raises UserError if the time is too short for any.
     """
-    full_tokens = max(FULL_EPOCHS * text.tokens, min(FULL_TOKENS, MOST_EPOCHS * text.tokens))
+    full_tokens = _tokens(text, FULL_EPOCHS, FULL_TOKENS)
     smallest, *larger = [size for i, (_, size) in enumerate(SIZES) if i == 0 or text.pairs > SIZES[i - 1][0]]
     for size in [*reversed(larger), smallest]:
         speed = trial(configure(size, text, steps=1_000, precision=precision))
@@ -118,11 +122,34 @@ def choose(text: Text, *, minutes: float | None, precision: str, trial: Callable
         if size is not smallest and most_steps * size.batch_tokens * FILLED < needed:
             continue
         _check(minutes, most_steps, text, speed)
-        wanted = full_tokens * (MOST_TIMES if minutes else 1)
-        steps = min(most_steps, math.ceil(wanted / (size.batch_tokens * FILLED)))
+        steps = min(most_steps, _useful_steps(full_tokens, size.batch_tokens, minutes))
         config = configure(size, text, steps=steps, precision=precision, evaluations=evaluations(steps, speed))
         return Choice(config, [*_of_text(text, config), *of_time(text, config, speed, minutes)])
     raise AssertionError("the smallest size ends the loop")
+
+
+def choose_from(
+    parent: Config, text: Text, *, minutes: float | None, precision: str, trial: Callable[[Config], Trial]
+) -> Choice:
+    """Return the configuration of a training of `text` that starts with the weights of a model.
+
+    parent: the configuration of that model. The others are as in `choose`. Raises UserError if the time is too short.
+    """
+    config = configure_from(parent, text, steps=1_000, precision=precision)
+    speed = trial(config)
+    most_steps = _most_steps(minutes or LONGEST, text, speed)
+    _check(minutes, most_steps, text, speed)
+    useful = _useful_steps(_tokens(text, TUNING_EPOCHS, TUNING_TOKENS), config.data.batch_tokens, minutes)
+    steps = min(most_steps, max(FEWEST_STEPS, useful))
+    n_evaluations = evaluations(steps, speed)
+    config = configure_from(parent, text, steps=steps, precision=precision, evaluations=n_evaluations)
+    lines = [
+        f"{text.pairs:,} pairs of about {text.mean_tokens:.0f} tokens: the model keeps {architecture(config.model)}, "
+        f"its pieces, and dropout {config.model.dropout:g}",
+        f"highest learning rate {highest_rate(config):.1e}, a third of a first training's: with more, the model would "
+        "forget more of its old text; --old-valid has the scores there",
+    ]
+    return Choice(config, [*lines, *_oddities(text), *of_time(text, config, speed, minutes)])
 
 
 def steps_within(minutes: float, text: Text, trial: Trial) -> int:
@@ -130,6 +157,15 @@ def steps_within(minutes: float, text: Text, trial: Trial) -> int:
     steps = _most_steps(minutes, text, trial)
     _check(minutes, steps, text, trial)
     return steps
+
+
+def _tokens(text: Text, epochs: int, least: int) -> int:
+    """Return the tokens of a full training, on each side: `epochs`, and at least `least` unless these are too many."""
+    return max(epochs * text.tokens, min(least, MOST_EPOCHS * text.tokens))
+
+
+def _useful_steps(full_tokens: int, batch_tokens: int, minutes: float | None) -> int:
+    return math.ceil(full_tokens * (MOST_TIMES if minutes else 1) / (batch_tokens * FILLED))
 
 
 def _check(minutes: float | None, steps: int, text: Text, trial: Trial) -> None:
@@ -205,6 +241,36 @@ def configure(size: Size, text: Text, *, steps: int, precision: str, evaluations
     )
 
 
+def configure_from(parent: Config, text: Text, *, steps: int, precision: str, evaluations: int = EVALUATIONS) -> Config:
+    """Return the configuration of a training that starts from a model with the configuration `parent`.
+
+    It keeps all but the training. The highest learning rate is a third of the parent's, or of what `configure` gives
+    this width if that is more: the parent may itself have started from a model. The result is the best moving average
+    of the evaluations, among which is the parent.
+    """
+    width = parent.model.d_model
+    size = min((size for _, size in SIZES), key=lambda size: abs(size.d_model - width))
+    first = configure(replace(size, d_model=width), text, steps=steps, precision=precision, evaluations=evaluations)
+    comparable = [config for config in (parent, first) if config.train.optimizer == parent.train.optimizer]
+    peak = TUNING_PEAK * max(map(highest_rate, comparable))
+    train = replace(
+        first.train,
+        lr_factor=round(peak * math.sqrt(width * first.train.warmup_steps), 4),
+        optimizer=parent.train.optimizer,
+        adam_beta2=parent.train.adam_beta2,
+        label_smoothing=parent.train.label_smoothing,
+        use="best",
+    )
+    small_batch = max(_tokens(text, TUNING_EPOCHS, TUNING_TOKENS) // TUNING_STEPS, SIZES[0][1].batch_tokens)
+    batch_tokens = max(min(size.batch_tokens, small_batch), parent.data.max_tokens)
+    return replace(parent, data=replace(parent.data, batch_tokens=batch_tokens, sentences_per_line=None), train=train)
+
+
+def highest_rate(config: Config) -> float:
+    """Return the learning rate at the end of the warm-up (§5.3)."""
+    return config.train.lr_factor / math.sqrt(config.model.d_model * config.train.warmup_steps)
+
+
 def of_time(text: Text, config: Config, trial: Trial, minutes: float | None) -> list[str]:
     """Return lines on the steps, the epochs and the expected time of a training."""
     steps = config.train.max_steps
@@ -222,13 +288,18 @@ def of_time(text: Text, config: Config, trial: Trial, minutes: float | None) -> 
 
 
 def _of_text(text: Text, config: Config) -> list[str]:
-    """Return lines on what follows from the text, and on what is odd in it."""
+    """Return lines on what follows from the text."""
     lines = [
         f"{text.pairs:,} pairs of about {text.mean_tokens:.0f} tokens: {architecture(config.model)}, "
         f"{config.data.vocab_size:,} pieces, dropout {config.model.dropout:g}"
     ]
     if text.pairs < FEW:
         lines.append(f"fewer than {FEW:,} pairs: expect a weak model, good for sentences like those of the text only")
+    return [*lines, *_oddities(text)]
+
+
+def _oddities(text: Text) -> list[str]:
+    lines = []
     if text.equal > ODD:
         lines.append(f"{text.equal:.0%} of the pairs have two equal sides: are these two languages?")
     if text.blank > ODD:
