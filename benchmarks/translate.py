@@ -1,6 +1,6 @@
 """Translation on a CPU compared with CTranslate2 and Hugging Face: the same weights, text and number of threads.
 
-    python benchmarks/translate.py MODEL... --src test.en --ref test.de [--rounds 5] [--threads 2]
+    python benchmarks/translate.py MODEL... --src test.en --ref test.de [--rounds 5] [--threads 2] [--level avx2]
 
 The script exports each MODEL to both and installs them into their own environment (benchmarks/peers). Each side is a
 process that has loaded its model and warmed up. The sides take turns, round by round, with the whole file. The time
@@ -11,6 +11,8 @@ includes reading and detokenising, not loading. Then each side translates single
   as many hypotheses have ended as the beam has.
 - Length penalty of the peers: length^0.6, the nearest to the paper's that they have.
 - Hugging Face's Marian is post-norm. The weights of a pre-norm model go into its M2M100.
+- With --level, no program uses other instructions than those of a level of our kernels.
+- With --processor-time, speeds and latencies are in processor time of all threads, for a busy machine.
 - A ratio is of our best setting, or with "exact" of our default. The lowest ratios are over all models.
 - The results are written into benchmarks/results/translate.json.
 """
@@ -183,8 +185,9 @@ LOOKAHEAD = re.compile(r"transduce \w+,\d+")
 MAKERS = {"transduce": transduce, "ctranslate2": ctranslate2, "huggingface": huggingface}
 
 
-def work(side: str, folder: Path, threads: int, src: Path, out: Path) -> None:
+def work(side: str, folder: Path, threads: int, src: Path, out: Path, clock: str) -> None:
     """Answer each command on standard input with the seconds that it took, one number or a list."""
+    now = time.process_time if clock == "processor" else time.perf_counter
     program, kind = side.split(" ")
     translate = MAKERS[program](kind, folder, threads)
     lines = src.read_text(encoding="utf-8").splitlines()
@@ -194,17 +197,38 @@ def work(side: str, folder: Path, threads: int, src: Path, out: Path) -> None:
     for command in sys.stdin:
         what, beam, count = command.split()
         if what == "file":
-            began = time.perf_counter()
+            began = now()
             lines = src.read_text(encoding="utf-8").splitlines()[: int(count)]
             out.write_text("\n".join(translate(lines, int(beam))) + "\n", encoding="utf-8")
-            print(time.perf_counter() - began, flush=True)
+            print(now() - began, flush=True)
         else:
             times = []
             for line in lines[: int(count)]:
-                began = time.perf_counter()
+                began = now()
                 translate([line], int(beam))
-                times.append(time.perf_counter() - began)
+                times.append(now() - began)
             print(json.dumps(times), flush=True)
+
+
+# ---- instructions ------------------------------------------------------------------------------------------------
+
+# For each level of ours: the instructions of CTranslate2, of oneDNN (which it and torch use), of MKL, and of torch.
+INSTRUCTIONS = {
+    "avx512_vnni": ("AVX512", "AVX512_CORE_VNNI", "AVX512", "avx512"),
+    "avx512": ("AVX512", "AVX512_CORE", "AVX512", "avx512"),
+    "avx_vnni": ("AVX2", "AVX2_VNNI", "AVX2", "avx2"),
+    "avx2": ("AVX2", "AVX2", "AVX2", "avx2"),
+    "portable": ("GENERIC", "SSE41", "SSE4_2", "default"),
+}
+
+
+def hold_to(level: str) -> None:
+    """Let the processes that this one starts use the instructions of a level. CTranslate2's own variable is not enough.
+
+    Its products are in oneDNN, which has a variable of its own.
+    """
+    names = "CT2_FORCE_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "ATEN_CPU_CAPABILITY"
+    os.environ |= dict(zip(names, INSTRUCTIONS[level], strict=True), TRANSDUCE_CPU_LEVEL=level)
 
 
 # ---- the run -----------------------------------------------------------------------------------------------------
@@ -242,7 +266,8 @@ def start_sides(args: argparse.Namespace, model: Path, folder: Path) -> list[Sid
     for i, name in enumerate(args.sides or sides_of(args.threads)):
         program = name.split(" ")[0]
         out = folder / f"{i}.txt"
-        arguments = [name, str(folders[program]), str(args.threads), str(args.src), str(out)]
+        clock = "processor" if args.processor_time else "wall"
+        arguments = [name, str(folders[program]), str(args.threads), str(args.src), str(out), clock]
         interpreter = sys.executable if program == "transduce" else python
         sides.append(Side(Worker(name, [interpreter, __file__, "work", *arguments], args.threads), out))
     return sides
@@ -348,6 +373,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ref", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--level", choices=INSTRUCTIONS, help="of our kernels, as in TRANSDUCE_CPU_LEVEL")
+    parser.add_argument("--processor-time", action="store_true", help="measure the processor time of each process")
     parser.add_argument("--lines", type=int, default=None, help="the number of lines from the start of the file")
     parser.add_argument("--alone", type=int, default=100, help="the number of sentences translated one by one")
     parser.add_argument("--sides", nargs="+", default=None, help='such as "transduce int8"; default: all')
@@ -380,6 +407,8 @@ def measure(args: argparse.Namespace, model: Path, references: Sequence[str]) ->
 
 def main() -> None:
     args = arguments()
+    if args.level:
+        hold_to(args.level)
     references = args.ref.read_text(encoding="utf-8").splitlines()[: args.lines]
     results = {f"{model.parent.name}/{model.name}": measure(args, model, references) for model in args.models}
     for model, result in results.items():
@@ -388,13 +417,14 @@ def main() -> None:
     lowest = {name: min(ratio[name] for ratio in ratios) for name in ratios[0]}
     print(f"\nlowest ratios on {processor()}: {lowest}")
     facts = {"processor": processor(), "cores": os.cpu_count(), "threads": args.threads, "lines": len(references)}
+    facts |= {"level": args.level, "clock": "processor" if args.processor_time else "wall"}
     facts |= {"date": date.today().isoformat(), "command": command_line()}
     write_results(args.out, {"lowest_ratios": lowest, **facts, "models": results})
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["work"]:
-        side, folder, threads, src, out = sys.argv[2:]
-        work(side, Path(folder), int(threads), Path(src), Path(out))
+        side, folder, threads, src, out, clock = sys.argv[2:]
+        work(side, Path(folder), int(threads), Path(src), Path(out), clock)
     else:
         main()

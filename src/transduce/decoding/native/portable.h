@@ -7,6 +7,10 @@
 #include <cstdint>
 #include <cstring>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 namespace {
 
 constexpr long LANES = 4;    // floats in a vector
@@ -100,28 +104,49 @@ constexpr long INPUTS = 2;
 constexpr int ZERO = 0;  // what is added to activations, so that they are as the instruction takes them
 using Activation = int16_t;
 
-struct Weights {
-    int16_t values[INPUTS * LANES];
-};
-
 // Store the first n lanes, or all of them, rounded to integers around ZERO.
 void store_rounded(Activation* to, Floats x, long n) {
     Integers rounded = __builtin_convertvector(round(x), Integers);
     for (long i = 0; i < LANES && i < n; i++) to[i] = (Activation)rounded[i];
 }
 
-// Load the weights of LANES outputs, INPUTS of each.
+// `load_weights` loads the weights of LANES outputs, INPUTS of each. `add_products` adds to each output the products of its
+// weights with the activations, whose 4 bytes are in `inputs`.
+
+#ifdef __SSE2__  // on every x86-64: 10 times as fast as what gcc 12 makes of the other form
+
+using Weights = __m128i;
+
 Weights load_weights(const int8_t* from) {
-    Weights weights;
-    for (int i = 0; i < INPUTS * LANES; i++) weights.values[i] = from[i];
-    return weights;
+    const __m128i bytes = _mm_loadl_epi64((const __m128i*)from);
+    return _mm_srai_epi16(_mm_unpacklo_epi8(bytes, bytes), 8);
+}
+inline void add_products(Integers& sums, int32_t inputs, Weights weights) {
+    sums += (Integers)_mm_madd_epi16(_mm_set1_epi32(inputs), weights);
 }
 
-// Add to each output the products of its weights with the activations, whose 4 bytes are in `inputs`.
+#else
+
+typedef int16_t Halves __attribute__((vector_size(2 * LANES)));
+
+struct Weights {
+    Halves even, odd;
+};
+
+Weights load_weights(const int8_t* from) {
+    Weights weights;
+    for (int i = 0; i < LANES; i++) {
+        weights.even[i] = from[2 * i];
+        weights.odd[i] = from[2 * i + 1];
+    }
+    return weights;
+}
 inline void add_products(Integers& sums, int32_t inputs, const Weights& weights) {
     int16_t x[INPUTS];
     std::memcpy(x, &inputs, sizeof x);
-    for (int i = 0; i < LANES; i++) sums[i] += x[0] * weights.values[2 * i] + x[1] * weights.values[2 * i + 1];
+    sums += __builtin_convertvector(weights.even * x[0] + weights.odd * x[1], Integers);  // at most 2 * 127^2 < 2^15
 }
+
+#endif
 
 }  // namespace
