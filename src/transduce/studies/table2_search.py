@@ -177,7 +177,7 @@ def report(results: Results) -> Report:
     lead = f"Settings for each system, by the same search: {len(results.done())} trainings done."
     lead += f" Not finished: {'; '.join(unfinished)}." if unfinished else ""
     blocks += results.failures()
-    sections = [Section("The choices, for recipes/table2.py", blocks)]
+    sections = [Section("The choices, for recipes/studies/table2.py", blocks)]
     sections += [Section(title, [_candidates(system, results, winners)]) for system, title in SYSTEMS.items()]
     return Report("The search of Table 2", lead, sections)
 
