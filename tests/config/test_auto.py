@@ -107,7 +107,11 @@ def test_a_training_from_a_model_keeps_it_and_learns_more_slowly(recipe: str, pa
     kept = {name: getattr(parent.data, name) for name in OF_THE_TOKENIZER}
     assert kept == {name: getattr(config.data, name) for name in OF_THE_TOKENIZER}
     assert auto.highest_rate(parent) / 3 < auto.highest_rate(config) * 1.01 < auto.highest_rate(parent)
-    assert config.train.use == "best" and config.train.ema_decay and config.train.accumulate == 1
+    assert (
+        (config.train.use, config.train.best_by) == ("best", "loss")
+        and config.train.ema_decay
+        and config.train.accumulate == 1
+    )
     assert config.train.warmup_steps <= 0.12 * config.train.max_steps
     assert config.train.max_steps >= (32 if pairs == 200 else 280)
     again = choose_from(config, text).config

@@ -260,6 +260,7 @@ def configure_from(parent: Config, text: Text, *, steps: int, precision: str, ev
         adam_beta2=parent.train.adam_beta2,
         label_smoothing=parent.train.label_smoothing,
         use="best",
+        best_by="loss",  # chrF of few pairs preferred a parent whose loss was 7.1 to a model with 4.5
     )
     small_batch = max(_tokens(text, TUNING_EPOCHS, TUNING_TOKENS) // TUNING_STEPS, SIZES[0][1].batch_tokens)
     batch_tokens = max(min(size.batch_tokens, small_batch), parent.data.max_tokens)
