@@ -27,6 +27,7 @@ from transduce.errors import NotFiniteError, UserError
 from transduce.evaluate import check_validation, validation_scores
 from transduce.evaluation.metrics import bleu_signature
 from transduce.evaluation.run_report import refresh_report
+from transduce.model import devices
 from transduce.model.build import Model, build
 from transduce.storage import run_choices, run_folder
 from transduce.storage.checkpoints import CheckpointWriter, step_of
@@ -85,6 +86,7 @@ def fit(
     old_valid: str | Path | tuple[str | Path, str | Path] | None = None,
     settings: Sequence[str] = (),
     allow_change: Sequence[str] = (),
+    device: str = "auto",
 ) -> Translator:
     """Train on the line-aligned texts `src` and `tgt` and return the model, ready to translate.
 
@@ -98,6 +100,7 @@ def fit(
     settings: overrides such as "train.max_steps=2000".
     allow_change: keys, such as "train.max_steps", in which recipe and settings may differ from the configuration of a
     resumed run (see `config.files.CHANGEABLE`).
+    device: as for `load`, of the training and of the model.
     Raises UserError for every mistake that the user can fix.
     """
     if isinstance(src, str | Path):
@@ -121,7 +124,8 @@ def fit(
     if request.is_of_one_text:
         task = request.config.train.task
         raise UserError(f"train.task={task!r}: expected a task with source and target; use the command transduce train")
-    return load(train(request))
+    with devices.on_device(device):
+        return load(train(request))
 
 
 @distributed.process_group()
@@ -199,7 +203,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         sharding.shard(model)
     texts = {"train": store.key, "valid": corpus_sha256(valid)}
     record = {"texts": texts, "made_of": request.provenance(), "made_with": run_folder.fingerprint(config, tokenizer)}
-    state = TrainingState(model.to(distributed.device()), config.train, record)
+    state = TrainingState(model.to(devices.device()), config.train, record)
     if checkpoint:
         lines += run_folder.resume(request, state, checkpoint)
     lines += notices.start(config, batches, model, state.counters.step)
@@ -257,7 +261,7 @@ def loop(
     """Train until the last step, until patience runs out, or until a signal asks to stop. One pass is one step."""
     config = run.config.train
     counters = state.counters
-    gradients = Gradients(state.model, run.task, config, distributed.device(), progress.print_lines)
+    gradients = Gradients(state.model, run.task, config, devices.device(), progress.print_lines)
     schedule = {name: getattr(config, name) for name in ("warmup_steps", "lr_factor", "max_steps", "decay_steps")}
     schedule["d_model"] = run.config.model.d_model
     state.model.train()

@@ -54,15 +54,15 @@ from transduce.decoding.translations import NO_PHRASES, nearest_first, translati
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.attention import alignment_weights, all_weights
 from transduce.evaluation.word_alignment import align_outputs, align_text
+from transduce.model import devices
 from transduce.model.transformer import mixed_precision
 from transduce.storage.model_folder import SHORTLIST_FILE, LoadedModel, load_translation_model
-from transduce.training import distributed
 from transduce.training.loss import token_log_probs
 
 MOST_SEARCHES = 4  # at a time; their bookkeeping, 1 of 3 to 10 ms a step, shares the interpreter's lock
 
 
-def load(*paths: str | Path, precision: str = "fp32") -> "Translator":
+def load(*paths: str | Path, precision: str = "fp32", device: str = "auto") -> "Translator":
     """Load the model of a folder, ready to translate; several folders are an ensemble and must share a tokenizer.
 
     precision: precision of the computation:
@@ -71,18 +71,21 @@ def load(*paths: str | Path, precision: str = "fp32") -> "Translator":
       the batch may change an answer in rare cases;
     - "int8": on the CPU, also beside a GPU. Weights and activations are rounded to 8 bits, activations row by row, so
       the batch changes nothing;
-    - "auto": the fastest on this machine. The attribute `precision` of the result is the choice.
+    - "auto": the fastest on the device. The attribute `precision` of the result is the choice.
 
-    Raises UserError if a folder is not a whole model.
+    device: "cpu", "cuda", "cuda:N" or "mps"; "auto" takes the first that exists of "cuda", "mps" and "cpu".
+
+    Raises UserError if a folder is not a whole model, or the device does not exist.
     """
     if not paths:
         raise UserError("no model: expected a model folder, such as RUN/model")
     if precision not in PRECISIONS:
         raise UserError(f"precision={precision!r}: expected one of {', '.join(PRECISIONS)}")
+    with devices.on_device(device):
+        place = devices.device(only_cpu="precision='int8'" if precision == "int8" else "")
     loaded = [load_translation_model(as_path("path", path)) for path in paths]
-    if precision != "int8":
-        for each in loaded:
-            each.model.to(distributed.device())
+    for each in loaded:
+        each.model.to(place)
     for path, other in zip(paths, loaded, strict=True):
         if other.tokenizer.sha256 != loaded[0].tokenizer.sha256:
             raise UserError(f"{path}: expected the tokenizer of {paths[0]}; models of an ensemble must share one")
@@ -199,7 +202,7 @@ class Translator:
         """The kernels of the search: "cuda", or "compiled" on a CPU with a C++ compiler, else "torch"."""
         if self._device.type == "cuda":
             return "cuda"
-        return "torch" if compiled() is None else "compiled"
+        return "torch" if self._device.type != "cpu" or compiled() is None else "compiled"
 
     @property
     def parallel_searches(self) -> int:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from support.studies import write_study
 
 from transduce.errors import UserError
+from transduce.model import devices
 from transduce.storage.run_request import TrainRequest
 from transduce.studies import table2, table2_costs
 from transduce.studies.results import Results, read_results
@@ -19,7 +19,6 @@ from transduce.studies.table2_costs import SHARES, Budgets
 from transduce.studies.table2_search import SYSTEMS
 from transduce.studies.texts import Texts
 from transduce.studies.trainings import Training
-from transduce.training import distributed
 
 RECIPE = """
 from transduce import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
@@ -186,7 +185,7 @@ def test_the_cost_of_a_step_is_of_a_cpu_also_beside_a_gpu(tmp_path: Path, monkey
     monkeypatch.setattr(table2_costs, "COUNTED", 1)
     monkeypatch.setattr(table2_costs, "ROUNDS", 1)
     monkeypatch.setattr(table2_costs, "STEPS", 1)
-    monkeypatch.setattr(distributed, "device", lambda: torch.device("meta"))
+    monkeypatch.setattr(devices, "_name", lambda: "meta")
     request = TrainRequest(
         f"{tmp_path / 'recipe.py'}:post", texts.train, texts.valid, tmp_path / "run", ["train.precision=fp32"]
     )

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from transduce.cli.options import Tag
+from transduce.cli.options import Tag, with_device
 from transduce.cli.output import check_output
 from transduce.errors import UserError
 
 
+@with_device
 def attend(
     model: Path,
     sentence: str,

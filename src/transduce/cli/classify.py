@@ -5,10 +5,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from transduce.cli.encoding import Folder, Job, run_job
-from transduce.cli.options import Flag, Input, Output
+from transduce.cli.options import Flag, Input, Output, with_device
 from transduce.console import printable
 
 
+@with_device
 def classify(
     folder: Folder,
     *,

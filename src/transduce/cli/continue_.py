@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Flag, Input, Integer, Output
+from transduce.cli.options import Flag, Input, Integer, Output, with_device
 from transduce.cli.parse import Precision
 from transduce.cli.translate import Epsilon, NoRepeatNgram, RepetitionPenalty, Seed, Temperature, TopK, TopP
 
@@ -49,6 +49,7 @@ class Decoding:
     seed: Seed = None
 
 
+@with_device
 def continue_(
     folder: Folder,
     *,

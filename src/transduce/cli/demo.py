@@ -2,7 +2,10 @@
 
 from pathlib import Path
 
+from transduce.cli.options import with_device
 
+
+@with_device
 def demo(*, out: Path = Path("transduce-demo")) -> None:
     """Train a small model on generated text, and try it.
 

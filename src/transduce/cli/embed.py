@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from transduce.cli.encoding import Folder, Job, run_job
-from transduce.cli.options import Flag, Input, Output
+from transduce.cli.options import Flag, Input, Output, with_device
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+@with_device
 def embed(
     folder: Folder,
     *,

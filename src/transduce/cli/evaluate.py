@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Alpha, BeamSize, JsonObject, Language, Lookahead, Precision, Tag
+from transduce.cli.options import Alpha, BeamSize, JsonObject, Language, Lookahead, Precision, Tag, with_device
 from transduce.cli.output import print_json
 from transduce.errors import UserError
 
@@ -54,6 +54,7 @@ Tokenize = Annotated[
 ]
 
 
+@with_device
 def evaluate(
     *models: EvaluatedModels,
     ref: References = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from transduce.cli.encoding import Job, run_job
-from transduce.cli.options import Flag, Input, Integer, Output
+from transduce.cli.options import Flag, Input, Integer, Output, with_device
 from transduce.console import printable
 from transduce.errors import UserError
 
@@ -46,6 +46,7 @@ class Diffusion:
     ] = None
 
 
+@with_device
 def fill(
     folder: Folder,
     *,

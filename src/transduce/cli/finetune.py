@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Flag, Integer
+from transduce.cli.options import Flag, Integer, with_device
 from transduce.cli.train import AllowChange, RankTimeout, Settings, Tensorboard, corpora_of
 from transduce.data.corpora import Corpus
 from transduce.errors import UserError
@@ -39,6 +39,7 @@ LabelledValid = Annotated[
 ]
 
 
+@with_device
 def finetune(
     folder: Encoder,
     *,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Flag, Integer
+from transduce.cli.options import Flag, Integer, with_device
 from transduce.cli.output import print_json
 from transduce.errors import UserError
 
@@ -21,6 +21,7 @@ Pairs = Annotated[
 ]
 
 
+@with_device
 def heads(model: Path, *, src: Path, tgt: Path, pairs: Pairs = 200, json: Flag = False) -> None:
     """Print the worth of each attention head of a model, and where it attends.
 

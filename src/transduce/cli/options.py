@@ -1,8 +1,10 @@
 """Options that several commands share, with their help."""
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import CoercionError, Parameter, Token
 
@@ -56,6 +58,13 @@ Tag = Annotated[
     Parameter(help="Tag of a model with several target languages, such as <2fr>. It is put before each source line."),
 ]
 Precision = Annotated[Literal["fp32", "bf16"], Parameter(help="Precision of the model.")]
+Device = Annotated[
+    str,
+    Parameter(
+        help="Device that computes: cpu, cuda, cuda:N (the GPU with number N, from 0), or mps (a GPU of Apple). auto "
+        "takes the first that exists of cuda, mps and cpu."
+    ),
+]
 Language = Annotated[
     str, Parameter(help="Language of the target text, such as de. It selects the rules of the Moses tokenizer.")
 ]
@@ -64,3 +73,22 @@ Jobs = Annotated[
     Integer,
     Parameter(help="Number of trainings that run at the same time.", show_default="one per GPU, or one without a GPU"),
 ]
+
+
+def with_device(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with the option --device, on which its models compute."""
+
+    @functools.wraps(command)
+    def with_option(*arguments: Any, device: str = "auto", **options: Any) -> None:
+        if device == "auto":  # without torch
+            return command(*arguments, **options)
+        from transduce.model.devices import on_device
+
+        with on_device(device):
+            return command(*arguments, **options)
+
+    signature = inspect.signature(command)
+    option = inspect.Parameter("device", inspect.Parameter.KEYWORD_ONLY, default="auto", annotation=Device)
+    with_option.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
+    with_option.__annotations__ = {**command.__annotations__, "device": Device}
+    return with_option

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Alpha, BeamSize, Flag, Input, Models, Output
+from transduce.cli.options import Alpha, BeamSize, Flag, Input, Models, Output, with_device
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ Precision = Annotated[
 ]
 
 
+@with_device
 def parse(
     *models: Models,
     input: Input = None,

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from transduce.cli.heads import Pairs, check_pairs, head_report
-from transduce.cli.options import Integer, JsonObject
+from transduce.cli.options import Integer, JsonObject, with_device
 from transduce.cli.output import print_json
 from transduce.console import in_markdown, printable
 from transduce.errors import UserError
+from transduce.model import devices
 
 if TYPE_CHECKING:
     from transduce.evaluation.heads import Head
@@ -26,6 +27,7 @@ By = Annotated[
 TITLE = "\n## Pruned heads\n\n"
 
 
+@with_device
 def prune(
     model: Path,
     *,
@@ -61,14 +63,13 @@ def prune(
     from transduce.evaluate import validation_scores
     from transduce.evaluation.heads import heads_of, is_pruned, prune_heads, transformer_of
     from transduce.storage.model_folder import card_of, load_model, save_model
-    from transduce.training import distributed
     from transduce.training.weights import weights
     from transduce.translate import Translator
 
     if out.exists():
         raise UserError(f"{out}: expected the name of a new folder, but it exists; give another --out")
     loaded = load_model(model)
-    network = transformer_of(loaded.model).to(distributed.device())
+    network = transformer_of(loaded.model).to(devices.device())
     heads = heads_of(network)
     check_pairs(pairs)
     n_pruned = sum(is_pruned(network, head) for head in heads)

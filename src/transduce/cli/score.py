@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from transduce.cli.options import Flag, Models, Precision
+from transduce.cli.options import Flag, Models, Precision, with_device
 from transduce.cli.output import print_json
 from transduce.errors import UserError
 
@@ -11,6 +11,7 @@ CHUNK_LINES, CHUNK_CHARACTERS = 1_000, 1 << 20  # read, scored and printed toget
 Pair = tuple[str, str]
 
 
+@with_device
 def score(*models: Models, src: Path, tgt: Path, precision: Precision = "fp32", json: Flag = False) -> None:
     """Print the log-probability of given translations.
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Flag, Integer
+from transduce.cli.options import Flag, Integer, with_device
 from transduce.cli.translate import AnyPrecision, Engine, SearchArguments, ShortlistFlag, SplitLines
 from transduce.console import printable
 from transduce.data.system import ENDING, signals
@@ -80,6 +80,7 @@ IGNORED = signals("SIGHUP", "SIGUSR1", "SIGUSR2")  # until the server is ready; 
 PACKAGES = ("starlette", "uvicorn", "httptools", "prometheus_client", "python_multipart")
 
 
+@with_device
 def serve(
     *models: ServedModels,
     source: From = None,

@@ -26,6 +26,7 @@ from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.segmentation import with_tag
 from transduce.errors import LineError, UserError
 from transduce.interop import ctranslate2_engine as engine
+from transduce.model import devices
 
 if TYPE_CHECKING:
     from transduce.translate import Translator
@@ -193,6 +194,7 @@ def load_translator(models: Models, options: DecodingOptions) -> "Translator | e
     if models.engine == "ctranslate2" or exports:
         if len(models.folders) != 1:
             raise UserError(f"{len(models.folders)} models: expected one for CTranslate2; use --engine torch")
+        devices.refuse_gpu("the engine ctranslate2")
         engine.check_options(options)
         return engine.load(models.folders[0], precision=models.precision)
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter, Token
 
-from transduce.cli.options import Flag
+from transduce.cli.options import Flag, with_device
 from transduce.data.corpora import Corpus, parse
 from transduce.errors import UserError
 
@@ -109,6 +109,7 @@ def minutes_of(minutes: float | None, hours: float | None) -> float | None:
     return 60 * hours if hours is not None else minutes
 
 
+@with_device
 def train(
     *,
     train: Corpora,

@@ -6,7 +6,19 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.options import OF_THE_MODEL, Alpha, BeamSize, Flag, Input, Integer, Lookahead, Models, Output, Tag
+from transduce.cli.options import (
+    OF_THE_MODEL,
+    Alpha,
+    BeamSize,
+    Flag,
+    Input,
+    Integer,
+    Lookahead,
+    Models,
+    Output,
+    Tag,
+    with_device,
+)
 
 LengthPenalty = Annotated[
     Literal["gnmt", "power", "none"] | None,
@@ -146,6 +158,7 @@ class Decoding(SearchArguments):
 AllDecoding = Annotated[Decoding, Parameter(name="*")]
 
 
+@with_device
 def translate(
     *models: Models,
     input: Input = None,

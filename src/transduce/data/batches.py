@@ -162,9 +162,12 @@ class Batch:
     def real(self, decoded: Tensor) -> tuple[Tensor, Tensor]:
         """Return the decoder's output at the real target tokens, (B,T,D) -> (N,D), and these tokens (N,).
 
-        Selects by index. To select by mask, the CPU would wait for the GPU to count the True entries.
+        Selects by index. To select by mask, the CPU would wait for the GPU to count the True entries. MPS lacks `take`.
         """
-        return decoded.flatten(0, 1).index_select(0, self.tgt_indices), self.tgt_out.take(self.tgt_indices)
+        return (
+            decoded.flatten(0, 1).index_select(0, self.tgt_indices),
+            self.tgt_out.flatten().index_select(0, self.tgt_indices),
+        )
 
 
 # (source rows, target rows, numbers of the pairs, seed and epoch) -> the batch of a task, such as Batch.

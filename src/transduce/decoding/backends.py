@@ -73,6 +73,8 @@ class Backend(SearchBackend):
         """Be in inference mode, and in mixed precision where the backend computes in it."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.inference_mode())
+            if self.device.type == "cuda":
+                stack.enter_context(torch.cuda.device(self.device))
             if self.precision != "fp32":
                 stack.enter_context(mixed_precision(self.precision, self.device))
             yield
@@ -95,9 +97,10 @@ def _prepared(model: Model, precision: str) -> Searchable:
 
     A subclass of the Transformer may compute something else, such as another attention, so it is searched as it is.
     """
-    if type(model) is Transformer and model.output.weight.is_cuda:
+    device = model.output.weight.device
+    if type(model) is Transformer and device.type == "cuda":
         return checked_cuda_graphs(model, cast(Precision, precision)) or model
-    if type(model) is Transformer and (precision == "int8" or compiled() is not None):
+    if type(model) is Transformer and device.type == "cpu" and (precision == "int8" or compiled() is not None):
         return CpuTransformer(model, cast(Precision, precision))
     if precision == "int8":
         kind = model.config.kind

@@ -27,7 +27,7 @@ from transduce.decoding.search import sample
 from transduce.errors import is_out_of_memory
 
 # Source tokens times beam in a batch. More on a GPU, where a step of few rows takes as long as one of many.
-BATCH_TOKENS = {"cpu": 8_192, "cuda": 65_536}
+BATCH_TOKENS = {"cpu": 8_192, "cuda": 65_536, "mps": 8_192}
 
 
 class Batches(NamedTuple):

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduce.model.devices import in_float64
+
 
 class DecoderState(Protocol):
     """The state of N rows between two steps of a decoder. The first state has one row for each sentence."""
@@ -97,7 +99,7 @@ def _fetch(log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return both on the CPU, in their types. float64 holds any id and float32, so a GPU copies both in one go."""
     if log_probs.device.type == "cpu":
         return log_probs, ids
-    both = torch.stack([log_probs.double(), ids.double()]).cpu()
+    both = torch.stack([in_float64(log_probs), in_float64(ids)]).cpu()
     return both[0].to(log_probs.dtype), both[1].long()
 
 

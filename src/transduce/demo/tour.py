@@ -18,10 +18,10 @@ from transduce.demo.grammar import corpus
 from transduce.errors import UserError
 from transduce.evaluation.attention_file import write_attention
 from transduce.evaluation.metrics import bleu
+from transduce.model import devices
 from transduce.model.cpu_backend import has_fast_bf16
 from transduce.storage.run_request import TrainRequest
 from transduce.train import train
-from transduce.training import distributed
 from transduce.translate import Translator, load
 
 Pairs = list[tuple[str, str]]
@@ -75,7 +75,7 @@ def run_demo(out: Path) -> Path:
 
 def recipe() -> Config:
     """Return the recipe `demo`, in fp32 where the processor has no instructions for bf16."""
-    return demo() if has_fast_bf16(distributed.device()) else with_value(demo(), "train.precision", "fp32")
+    return demo() if has_fast_bf16(devices.device()) else with_value(demo(), "train.precision", "fp32")
 
 
 def write_corpus(folder: Path) -> dict[str, Pairs]:

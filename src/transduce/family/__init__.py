@@ -64,7 +64,7 @@ from pathlib import Path
 from typing import Any
 
 
-def load(folder: str | Path, *, precision: str = "fp32") -> Any:
+def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -> Any:
     """Load a folder in Hugging Face's form, or RUN/model of a training here, as the class for its member.
 
     | member                     | class                              | methods                   |
@@ -76,7 +76,8 @@ def load(folder: str | Path, *, precision: str = "fp32") -> Any:
     | ViT                        | `image_classifier.ImageClassifier` | classify                  |
 
     Each class has its own `load`, whose type is known. precision: precision of continuations, see `LanguageModel`;
-    other members have only fp32. Raises UserError for a folder that is damaged or not supported.
+    other members have only fp32. device: of the model, as for `transduce.load`. Raises UserError for a folder that is
+    damaged or not supported.
     """
     from transduce.config.validation import as_path
     from transduce.errors import UserError
@@ -90,19 +91,22 @@ def load(folder: str | Path, *, precision: str = "fp32") -> Any:
     from transduce.family.llada import Llada
     from transduce.family.t5 import T5
     from transduce.family.vit import ViT
+    from transduce.model import devices
 
     path = as_path("folder", folder)
-    member = open_member(path)
-    if precision != "fp32" and isinstance(member.model, Bert | Llada | T5 | ViT):
-        raise UserError(f"precision={precision!r}: expected 'fp32' for {path}, which continues no text; leave it out")
-    match member.model:
-        case Bert():
-            return TextEncoder(member, path)
-        case Llada():
-            return TextFiller(member, path)
-        case T5():
-            return TextToText(member, path)
-        case ViT():
-            return ImageClassifier(member, path)
-        case _:
-            return LanguageModel(member, path, precision=precision)
+    with devices.on_device(device):
+        member = open_member(path)
+        if precision != "fp32" and isinstance(member.model, Bert | Llada | T5 | ViT):
+            expected = f"expected 'fp32' for {path}, which continues no text; leave it out"
+            raise UserError(f"precision={precision!r}: {expected}")
+        match member.model:
+            case Bert():
+                return TextEncoder(member, path)
+            case Llada():
+                return TextFiller(member, path)
+            case T5():
+                return TextToText(member, path)
+            case ViT():
+                return ImageClassifier(member, path)
+            case _:
+                return LanguageModel(member, path, precision=precision)

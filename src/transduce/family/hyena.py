@@ -25,6 +25,7 @@ from transduce.family.gpt2 import gelu
 from transduce.family.initialisation import initialise
 from transduce.family.row_states import NO_STATES, RowStates, State, with_state
 from transduce.family.text_model import TextModel
+from transduce.model.devices import in_float64
 from transduce.model.dropout import Dropout
 from transduce.model.transformer import FeedForward, Residual
 
@@ -66,7 +67,8 @@ class Filters(nn.Module):
 
     def encoding(self, n: int) -> Tensor:
         """Return the distance in units of the longest one, and its sines and cosines: (n, 1 + 2 bands)."""
-        t, bands = (torch.arange(count, dtype=torch.double, device=self.frequency.device) for count in (n, self.bands))
+        device = in_float64(self.frequency).device
+        t, bands = (torch.arange(count, dtype=torch.double, device=device) for count in (n, self.bands))
         angles = 2 * math.pi / self.n_positions * t[:, None] * bands
         return torch.cat([t[:, None] / max(self.n_positions - 1, 1), angles.cos(), angles.sin()], dim=1)
 
@@ -75,7 +77,7 @@ class Filters(nn.Module):
 
         It falls to 1 % at 0.3 to 1.5 times the longest distance. What is added lets a filter reach further.
         """
-        device, longest = self.frequency.device, max(self.n_positions - 1, 1)
+        device, longest = in_float64(self.frequency).device, max(self.n_positions - 1, 1)
         rates = torch.linspace(1 / 1.5, 1 / 0.3, self.at_zero.size(1), dtype=torch.double, device=device)
         t = torch.arange(n, dtype=torch.double, device=device) / longest
         return torch.exp(math.log(0.01) * rates[:, None] * t) + 0.05
@@ -87,10 +89,11 @@ class Filters(nn.Module):
         """
         y = self.encoding(n)
         for layer in self.w_1, self.w_2, self.w_3:
-            y = torch.sin(self.frequency * F.linear(y, layer.weight.double(), layer.bias.double()))
-        y = F.linear(y, self.w_4.weight.double()).unflatten(1, (self.n_filters, -1))
+            y = F.linear(y, in_float64(layer.weight), in_float64(layer.bias))
+            y = torch.sin(in_float64(self.frequency) * y)
+        y = F.linear(y, in_float64(self.w_4.weight)).unflatten(1, (self.n_filters, -1))
         h = y.permute(1, 2, 0) * self.window(n)
-        return torch.cat([h[..., :1] + self.at_zero[..., None], h[..., 1:]], dim=-1).to(self.frequency)
+        return torch.cat([h[..., :1] + in_float64(self.at_zero)[..., None], h[..., 1:]], dim=-1).to(self.frequency)
 
 
 class Operator(nn.Module):

@@ -46,13 +46,13 @@ HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")  # torch for macOS i
 def has_fast_bf16(device: torch.device) -> bool:
     """Check whether `device` has instructions for products in bf16.
 
-    GPUs have them from Ampere on; torch computes such products on older ones too, more slowly. A CPU without them (an
-    x86-64 processor without AVX-512) takes 25 to 55 times as long for a product in bf16 as in fp32 (matrices of 128 and
-    256 rows, on an AMD EPYC with AVX2).
+    NVIDIA's GPUs have them from Ampere on; torch computes such products on older ones too, more slowly. Of Apple's GPUs
+    we do not know. A CPU without them (an x86-64 processor without AVX-512) takes 25 to 55 times as long for a product
+    in bf16 as in fp32 (matrices of 128 and 256 rows, on an AMD EPYC with AVX2).
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return HAS_ONEDNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return device.type == "cpu" and HAS_ONEDNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 # ---- matrix products in fp32 --------------------------------------------------------------------------------------

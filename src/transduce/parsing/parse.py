@@ -83,6 +83,6 @@ class Parser:
         return Parse(tree, hypothesis.score, len(hypothesis.token_log_probs), hypothesis.n_overruled)
 
 
-def load_parser(*paths: str | Path, precision: str = "fp32") -> Parser:
+def load_parser(*paths: str | Path, precision: str = "fp32", device: str = "auto") -> Parser:
     """Load the model of a folder, ready to parse; arguments as of `transduce.load`. UserError for another model."""
-    return Parser(load(*paths, precision=precision))
+    return Parser(load(*paths, precision=precision, device=device))

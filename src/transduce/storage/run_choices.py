@@ -13,6 +13,7 @@ from transduce.data.corpora import Corpus, read_pairs
 from transduce.data.held_out import MOST_PAIRS, MOST_SHARE, HeldOut, hold_out
 from transduce.data.text_size import measure
 from transduce.errors import UserError
+from transduce.model import devices
 from transduce.model.cpu_backend import has_fast_bf16
 from transduce.storage.atomic_folder import read_verified
 from transduce.storage.checkpoints import before_decay, checkpoints, drop_checkpoints_after, load_state, step_of
@@ -102,7 +103,7 @@ def choose_for(
     def trial(config: Config) -> auto.Trial:
         return run_trial(overridden(config, settings)[0], text, size)
 
-    precision = "bf16" if has_fast_bf16(distributed.device()) else "fp32"
+    precision = "bf16" if has_fast_bf16(devices.device()) else "fp32"
     choose = auto.choose if parent is None else partial(auto.choose_from, parent)
     return choose(text, minutes=minutes, precision=precision, trial=trial)
 

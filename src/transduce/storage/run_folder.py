@@ -17,6 +17,7 @@ from transduce.data.system import locked
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import NotFiniteError, UserError
+from transduce.model import devices
 from transduce.storage.atomic_folder import check_folder, remove_unfinished, write_file
 from transduce.storage.checkpoints import (
     checkpoint_path,
@@ -94,7 +95,7 @@ def fingerprint(config: Config, tokenizer: TokenizerLike) -> dict[str, Any]:
 
 
 def _device_name() -> str:
-    device = distributed.device()
+    device = devices.device()
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 

@@ -39,6 +39,7 @@ from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivat
 from torch.distributed.rendezvous import rendezvous
 
 from transduce.errors import UserError
+from transduce.model import devices
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,7 +68,7 @@ def process_group(timeout_seconds: float | None = None) -> Iterator[None]:
         yield
         return
     backend = "gloo"
-    if torch.cuda.is_available():
+    if devices.kind() == "cuda":
         _select_gpu()
         backend = "cpu:gloo,cuda:nccl"  # tensors on the CPU are small; summing them does not wait for the GPU
     _connect(backend, timeout_seconds or TIMEOUT_SECONDS)
@@ -149,11 +150,6 @@ def world_size() -> int:
 def is_leader() -> bool:
     """Return True on rank 0, the only one that writes files and prints."""
     return rank() == 0
-
-
-def device() -> torch.device:
-    """Return the device of this rank: its GPU, or the CPU if there is none."""
-    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
 
 
 # ---- sums --------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from transduce.data.batches import Batch, indices_of
 from transduce.data.vocabulary import UNK
 from transduce.errors import is_out_of_memory
 from transduce.model.cpu_backend import faster_products, limit_kept_code
+from transduce.model.devices import in_float64
 from transduce.training import distributed, halves, sharding
 from transduce.training.task import Task
 
@@ -37,7 +38,7 @@ class Gradient:
     A GPU may still compute them: the first access to loss or norm waits for it, the only wait for a GPU in a step.
     """
 
-    loss_and_norm: Tensor  # (2,) on the device of the model
+    loss_and_norm: Tensor  # (2,) on the device of the model, if it has float64
     src_tokens: int
     tgt_tokens: int
 
@@ -111,18 +112,18 @@ class Gradients:
             norm = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         if self.is_sharded:
             norm = sharding.full_tensor(norm)
-        return Gradient(torch.stack([loss, norm.double()]), src_tokens, tgt_tokens)
+        return Gradient(torch.stack([loss, in_float64(norm)]), src_tokens, tgt_tokens)
 
     def _accumulate(self, micro_batches: Sequence[Batch], tokens: int) -> Tensor | None:
         """Add the gradient of each micro-batch, and return their summed loss; None if one does not fit."""
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        total = in_float64(torch.zeros((), device=self.device))
         for batch in micro_batches:
             parts = cut(batch, len(self.workers.models))
             for loss in self.workers.run(partial(self._backward, tokens), parts):
                 if loss is None:
                     self._remember_too_large(batch)
                     return None
-                total += loss
+                total = total + in_float64(loss)
         return total
 
     def _backward(self, tokens: int, model: nn.Module, batch: Batch) -> Tensor | None:

@@ -13,6 +13,7 @@ from transduce.data.overlap import Overlap
 from transduce.data.piece_bytes import parts_of_characters
 from transduce.data.tags import TagCount, no_tag
 from transduce.data.vocabulary import PAD, TokenizerLike
+from transduce.model import devices
 from transduce.model.cpu_backend import has_fast_bf16
 from transduce.model.transformer import parameter_count
 from transduce.training import distributed, halves
@@ -37,14 +38,14 @@ def start(config: Config, batches: Batches, model: nn.Module, step: int) -> list
     lines.append(
         f"{batches.usable:,} {unit}, {len(batches.plan(0)):,} steps an epoch; "
         f"{parameter_count(model) / 1e6:.1f} M parameters; "
-        f"{config.train.precision} on {distributed.device()}, {_threads(model)}{ranks}"
+        f"{config.train.precision} on {devices.device()}, {_threads(model)}{ranks}"
     )
     return lines + slow_precision(config.train.precision)
 
 
 def slow_precision(precision: str) -> list[str]:
     """Return a line if the processor or the GPU has no instructions for products in `precision`."""
-    device = distributed.device()
+    device = devices.device()
     if precision == "fp32" or has_fast_bf16(device):
         return []
     processor, time = ("a processor", "25 times as long") if device.type == "cpu" else ("a GPU", "longer")
@@ -57,7 +58,7 @@ def slow_precision(precision: str) -> list[str]:
 def _threads(model: nn.Module) -> str:
     """Return the number of threads, and their division if each computes a part of a batch."""
     threads = torch.get_num_threads()
-    n = halves.count(model, distributed.device())
+    n = halves.count(model, devices.device())
     return f"{threads} threads" + (f", {threads // n} for each half of a batch" if n > 1 else "")
 
 

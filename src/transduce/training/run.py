@@ -10,7 +10,7 @@ from torch import Tensor
 from transduce.config.schema import Config
 from transduce.data.batches import Batches
 from transduce.data.vocabulary import TokenizerLike
-from transduce.training import distributed
+from transduce.model import devices
 from transduce.training.progress import OLD
 from transduce.training.task import Task
 from transduce.training.weights import set_weights
@@ -42,7 +42,7 @@ class Run:
         The model takes the memory that the gradient needs in a step. A sharded run evaluates on the CPU, because a GPU
         may have no room for a whole model.
         """
-        device = torch.device("cpu") if self.is_sharded else distributed.device()
+        device = torch.device("cpu") if self.is_sharded else devices.device()
         model = self.task.build(self.config).to(device)
         set_weights(model, weights, "the weights to evaluate")
         texts = {"": self.valid_pairs, OLD: self.old_pairs}

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from transduce.config.schema import TrainConfig
 from transduce.errors import UserError
+from transduce.model import devices
 from transduce.model.transformer import DecoderLayer, Transformer
-from transduce.training.distributed import device, is_leader, lost_ranks_raise, world_size
+from transduce.training.distributed import is_leader, lost_ranks_raise, world_size
 
 
 def shard_problems(train: TrainConfig) -> list[str]:
@@ -36,7 +37,7 @@ def shard(model: nn.Module) -> None:
     from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 
     warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)  # about writes to views, which do not occur
-    mesh = init_device_mesh(device().type, (world_size(),))
+    mesh = init_device_mesh(devices.kind(), (world_size(),))
     decoder = cast(Iterable[DecoderLayer], model.decoder)
     for module in [*model.encoder, *(layer.cross_attention for layer in decoder), *model.decoder]:
         fully_shard(module, mesh=mesh)

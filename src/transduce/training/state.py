@@ -181,7 +181,7 @@ class TrainingState:
             self.ema = {name: weight.detach().clone() for name, weight in live_weights(model).items()}
         self.counters = Counters()
         self.position = DataPosition()
-        self.threads = 0 if next(model.parameters()).is_cuda else torch.get_num_threads()
+        self.threads = torch.get_num_threads() if next(model.parameters()).device.type == "cpu" else 0
         self.meter = Meter(self.threads)
 
     # ---- checkpoints ---------------------------------------------------------------------------------------------

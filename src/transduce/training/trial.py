@@ -11,8 +11,8 @@ from transduce.config.recipes.auto import Text, Trial
 from transduce.config.schema import Config
 from transduce.data.batches import Batch, collate
 from transduce.data.vocabulary import CONTROLS
+from transduce.model import devices
 from transduce.model.transformer import parameter_count
-from transduce.training import distributed
 from transduce.training.gradients import Gradients, update
 from transduce.training.optimizer import optimizer_of
 
@@ -28,7 +28,7 @@ def run_trial(config: Config, text: Text, n_valid: int) -> Trial:
 
     n_valid: number of pairs that an evaluation will have.
     """
-    device = distributed.device()
+    device = devices.device()
     vocab_size = config.model.vocab_size or config.data.vocab_size
     output_size = config.model.tgt_vocab_size or vocab_size
     model_config = dataclasses.replace(config.model, vocab_size=vocab_size)
@@ -47,12 +47,12 @@ def run_trial(config: Config, text: Text, n_valid: int) -> Trial:
             assert loss  # waits for a GPU
             update(optimizer, 1)
             optimizer.zero_grad()
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+            if device.type != "cpu":
+                torch.accelerator.synchronize(device)
             times.append(time.perf_counter() - step_started_at)
         return float(np.median(times))
 
-    whole = config.data.batch_tokens if device.type == "cuda" else min(config.data.batch_tokens, MOST_TOKENS)
+    whole = config.data.batch_tokens if device.type != "cpu" else min(config.data.batch_tokens, MOST_TOKENS)
     seconds(SMALL)  # memory and code of the first step
     step = seconds(SMALL) * whole / SMALL
     if step < SLOW:

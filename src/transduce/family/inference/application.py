@@ -14,7 +14,7 @@ from transduce.errors import UserError
 from transduce.family.hugging_face.folder import ENCODERS_ONLY_HERE, Member, write_member
 from transduce.family.inference.model_folder import open_member
 from transduce.family.inference.tokenizer import decode_ids, encode_texts, tokenizer_of
-from transduce.training import distributed
+from transduce.model import devices
 
 # What takes a member, by its model_type.
 USES = {
@@ -30,16 +30,18 @@ class Application:
 
     def __init__(self, member: Member, folder: Path | str = "the folder", device: torch.device | None = None) -> None:
         self.member, self.folder = member, folder
-        member.model.to(device or distributed.device())
+        member.model.to(device or devices.device())
 
     @classmethod
-    def load(cls, folder: str | Path) -> Self:
+    def load(cls, folder: str | Path, *, device: str = "auto") -> Self:
         """Load a folder in Hugging Face's form, or RUN/model of a training of such a member.
 
+        device: of the model, as for `transduce.load`.
         Raises UserError for one that is damaged, or has another member.
         """
         path = as_path("folder", folder)
-        return cls(open_member(path), path)
+        with devices.on_device(device):
+            return cls(open_member(path), path)
 
     def save(self, folder: str | Path) -> None:
         """Write a new folder in Hugging Face's form. Raises UserError if `folder` exists."""

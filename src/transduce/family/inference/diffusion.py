@@ -24,6 +24,7 @@ from transduce.errors import NotFiniteError, UserError
 from transduce.family.inference.text_encoder import PLACES, batches_of_one_length, cost_of_attention, in_rows
 from transduce.family.llada import Llada
 from transduce.model.cpu_backend import faster_products
+from transduce.model.devices import in_float64
 
 MOST_STEPS = 1 << 20
 
@@ -77,9 +78,10 @@ def predictions(logits: Tensor, settings: Filling, generator: torch.Generator) -
     """Return a token for each mask, (P,), and its confidence, (P,), from the logits (P,V) of the masks of a line."""
     scores = logits
     if settings.temperature:
-        uniform = torch.rand(logits.shape, dtype=torch.float64, generator=generator).to(logits.device)
-        scores = logits.double() - settings.temperature * (-uniform.log()).log()  # the logarithm of the definition
-    tokens = scores.argmax(dim=-1)
+        scores = in_float64(logits)
+        uniform = torch.rand(logits.shape, dtype=torch.float64, generator=generator).to(scores.device)
+        scores = scores - settings.temperature * (-uniform.log()).log()  # the logarithm of the definition
+    tokens = scores.argmax(dim=-1).to(logits.device)
     if settings.remasking == "random":
         return tokens, torch.rand(len(tokens), generator=generator).to(logits.device)
     return tokens, logits.softmax(dim=-1).gather(1, tokens[:, None])[:, 0]

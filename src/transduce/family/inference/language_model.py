@@ -5,8 +5,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self, Unpack, cast
 
-import torch
-
 from transduce.config.schema import SearchConfig
 from transduce.config.validation import as_path
 from transduce.decoding.backends import PRECISIONS, fastest_precision
@@ -19,6 +17,7 @@ from transduce.family.inference.continuation import Searchable, continue_ids, ha
 from transduce.family.inference.model_folder import open_member
 from transduce.family.inference.text_generator import Output, TextGenerator, ids_of
 from transduce.family.text_model import TextModel
+from transduce.model import devices
 
 
 class LanguageModel(TextGenerator):
@@ -32,7 +31,8 @@ class LanguageModel(TextGenerator):
     def __init__(self, member: Member, folder: Path | str = "the folder", *, precision: str = "fp32") -> None:
         if precision not in PRECISIONS:
             raise UserError(f"precision={precision!r}: expected one of {', '.join(PRECISIONS)}")
-        super().__init__(member, folder, torch.device("cpu") if precision in ("bf16", "int8") else None)
+        on_cpu = precision in ("bf16", "int8")
+        super().__init__(member, folder, devices.device(only_cpu=f"precision={precision!r}" if on_cpu else ""))
         if not isinstance(member.model, TextModel):
             raise self.another("a model that continues text, such as GPT-2")
         self.model = member.model
@@ -44,10 +44,11 @@ class LanguageModel(TextGenerator):
         self.precision = precision
 
     @classmethod
-    def load(cls, folder: str | Path, *, precision: str = "fp32") -> Self:
+    def load(cls, folder: str | Path, *, precision: str = "fp32", device: str = "auto") -> Self:
         """Load a folder; see `Application.load`."""
         path = as_path("folder", folder)
-        return cls(open_member(path), path, precision=precision)
+        with devices.on_device(device):
+            return cls(open_member(path), path, precision=precision)
 
     @cached_property
     def prepared_model(self) -> Searchable:

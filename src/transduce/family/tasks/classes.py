@@ -22,6 +22,7 @@ from transduce.decoding.batched_search import by_length
 from transduce.errors import NotFiniteError, UserError
 from transduce.family.tasks.text_scores import check_lines
 from transduce.model.build import build
+from transduce.model.devices import in_float64
 from transduce.training.progress import format_scores
 from transduce.training.task import summed_loss
 
@@ -83,7 +84,7 @@ class ClassTask:
         def log_probs_of(members: Sequence[int]) -> np.ndarray:
             batch = self.collate([rows[i] for i in members], [truth[i : i + 1] for i in members], np.array(members))
             hidden, _ = class_outputs(model, batch.to(device))
-            return model.output(hidden).double().log_softmax(dim=-1).cpu().numpy()
+            return in_float64(model.output(hidden)).log_softmax(dim=-1).cpu().numpy()
 
         for members, of_members in by_length(log_probs_of, [len(row) for row in rows], device):
             log_probs[members] = of_members

@@ -26,6 +26,7 @@ from transduce.family.inference.model_folder import MASK
 from transduce.family.inference.text_filler import TextFiller
 from transduce.family.llada import weights_of_count
 from transduce.family.tasks.text_scores import TextScores, encoded_text, scores_of
+from transduce.model.devices import in_float64
 from transduce.training.loss import projected_cross_entropy, token_log_probs
 
 SAMPLES = 8  # masks of each line of which the bound is estimated
@@ -50,7 +51,7 @@ def masked_outputs(model: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """Return the states (N,D) at the masked tokens, these tokens (N,), and their weights (N,)."""
     where = indices_of((batch.tgt_in > 0) & batch.tgt_mask)
     states = model.states(batch.src, batch.src_mask)[:, 1:].flatten(0, 1)  # BOS is no token of the line
-    return states[where], batch.tgt_out.take(where), batch.tgt_in.take(where)
+    return states[where], batch.tgt_out.flatten()[where], batch.tgt_in.flatten()[where]
 
 
 def length_nats(model: Any, batch: Batch) -> Tensor:
@@ -113,7 +114,7 @@ def bound_of_rows(
         batch = masked_batch([rows[i // samples] for i in members], [weights[i] for i in members], np.array(members))
         hidden, truth, of_tokens = masked_outputs(model, batch := batch.to(device))
         log_probs = token_log_probs(hidden, model.output.weight, truth)
-        return length_nats(model, batch).item() - (log_probs.double() * of_tokens).sum().item()
+        return length_nats(model, batch).item() - (in_float64(log_probs) * in_float64(of_tokens)).sum().item()
 
     nats = sum(
         of_batch for _, of_batch in by_length(nats_of, [len(row) for row in rows for _ in range(samples)], device)

@@ -27,6 +27,7 @@ from transduce.family.inference.application import Application
 from transduce.family.inference.language_model import LanguageModel
 from transduce.family.inference.text_generator import ids_of
 from transduce.family.inference.tokenizer import encode_texts, tokenizer_of
+from transduce.model.devices import in_float64
 from transduce.training.loss import token_log_probs
 
 
@@ -129,7 +130,7 @@ def score_rows(model: Any, rows: Sequence[Sequence[int]], texts: Sequence[str]) 
         states = model.states(ids.to(device))[0].flatten(0, 1)
         real = indices_of(mask)
         log_probs = token_log_probs(states[real.to(device)], model.output.weight, truth.take(real).to(device))
-        return -log_probs.double().sum().item()
+        return -in_float64(log_probs).sum().item()
 
     nats = sum(of_batch for _, of_batch in by_length(nats_of, [len(row) for row in arrays], device))
     if not math.isfinite(nats):

@@ -18,8 +18,9 @@ from transduce.decoding.batched_search import by_length
 from transduce.decoding.segmentation import encode_lines, most_tokens
 from transduce.errors import NotFiniteError
 from transduce.evaluate import perplexity
+from transduce.model import devices
+from transduce.model.devices import in_float64
 from transduce.storage.model_folder import LoadedModel
-from transduce.training import distributed
 from transduce.training.task import Outputs
 
 RESTORING_TASKS = ("masked_words", "spans")
@@ -56,7 +57,7 @@ def evaluate_restored(loaded: LoadedModel, path: Path) -> TokenScores:
         raise empty(printable(path), printable(path))
     pairs, longest = [(line, line) for line in lines], most_tokens(loaded.config.model.max_positions)
     task.check(pairs, loaded.tokenizer, longest, (printable(path),))
-    scores = task.evaluate(loaded.model.to(distributed.device()), loaded.config, loaded.tokenizer, pairs)
+    scores = task.evaluate(loaded.model.to(devices.device()), loaded.config, loaded.tokenizer, pairs)
     return TokenScores(sum(not is_blank(line) for line in lines), **scores)
 
 
@@ -77,7 +78,7 @@ def score_tokens(
         of_batch = [rows[i] for i in members]
         hidden, truth = outputs(model, collate(of_batch, of_batch, np.array(members), (0, 0)).to(device))
         log_probs = model.output(hidden).log_softmax(dim=-1)
-        nats = -log_probs.gather(1, truth[:, None]).double().sum().item()
+        nats = -in_float64(log_probs.gather(1, truth[:, None])).sum().item()
         return nats, int((log_probs.argmax(dim=-1) == truth).sum()), len(truth)
 
     of_batches = [sums for _, sums in by_length(sums_of, [len(row) for row in rows], device)]
