@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 
 import transduce
 from transduce.config.schema import ModelConfig, SearchConfig
-from transduce.decoding.backends import Backend
+from transduce.decoding import backends
+from transduce.decoding.backends import Backend, fastest_precision
 from transduce.decoding.batched_search import BATCH_TOKENS, length_batches, search_all
 from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.cpu_layers import Precision, round_up
@@ -165,5 +167,13 @@ def batches_of(lengths: list[int], batch_tokens: int, n_threads: int) -> list[li
 
 
 def test_auto_reports_its_choice(toy: Toy) -> None:
-    precision = transduce.load(toy.model, precision="auto").precision
-    assert precision == "int8" if compiled() is not None else precision in ("bf16", "fp32")
+    precision, kernels = transduce.load(toy.model, precision="auto").precision, compiled()
+    assert precision == "int8" if kernels and kernels.int8_is_faster else precision in ("bf16", "fp32")
+
+
+def test_auto_never_takes_int8_where_it_is_slower(monkeypatch: pytest.MonkeyPatch) -> None:
+    for is_faster in (True, False):
+        monkeypatch.setattr(backends, "compiled", lambda is_faster=is_faster: SimpleNamespace(int8_is_faster=is_faster))
+        assert (fastest_precision(torch.device("cpu"), []) == "int8") == is_faster
+    monkeypatch.setattr(backends, "compiled", lambda: None)
+    assert fastest_precision(torch.device("cpu"), []) != "int8"

@@ -87,7 +87,8 @@ def choose_backend(models: Sequence[Model], precision: str) -> Backend:
 
 def fastest_precision(device: torch.device, models: Sequence[Model]) -> str:
     """Return the precision for "auto": the fastest one for `models` on `device`."""
-    if device.type == "cpu" and compiled() is not None and all(type(model) is Transformer for model in models):
+    kernels = compiled() if device.type == "cpu" and all(type(model) is Transformer for model in models) else None
+    if kernels is not None and kernels.int8_is_faster:
         return "int8"
     return "bf16" if has_fast_bf16(device) else "fp32"
 

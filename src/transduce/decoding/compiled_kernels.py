@@ -160,6 +160,7 @@ class Compiled:
         self.library = library
         # of a panel of packed weights: its outputs, and the inputs that are side by side in int8
         self.panel, self.inputs = (INTEGER.in_dll(library, name).value for name in ("panel", "inputs"))
+        self.int8_is_faster = bool(INTEGER.in_dll(library, "int8_is_faster").value)  # than fp32
         for name, arguments in ARGUMENTS.items():
             getattr(library, name).argtypes, getattr(library, name).restype = arguments, None
 

@@ -67,6 +67,8 @@ Floats row_sums(const float* rows) {
 
 // ---- products of 8-bit integers ------------------------------------------------------------------------------------
 
+constexpr bool INT8_IS_FASTER = true;
+
 #ifdef __AVXVNNI__
 #define DOT_PRODUCT _mm256_dpbusd_avx_epi32
 #endif

@@ -53,6 +53,8 @@ Floats row_sums(const float* rows) {
 
 // ---- products of 8-bit integers ------------------------------------------------------------------------------------
 
+constexpr bool INT8_IS_FASTER = true;
+
 #ifdef __AVX512VNNI__
 
 constexpr long INPUTS = 4;
