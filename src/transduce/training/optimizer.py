@@ -109,10 +109,11 @@ def orthogonalised(matrices: Tensor) -> Tensor:
     """
     x = matrices.bfloat16() if has_fast_bf16(matrices.device) else matrices
     is_tall = matrices.shape[1] > matrices.shape[2]
-    x = x.mT if is_tall else x
+    x = x.mT.contiguous() if is_tall else x
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=1e-7)
     a, b, c = QUINTIC
     for _ in range(PASSES):
         gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a)
     return (x.mT if is_tall else x).to(matrices.dtype)
