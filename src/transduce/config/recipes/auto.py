@@ -49,7 +49,8 @@ FEWEST_STEPS = 32
 FEW = 5_000  # pairs
 ODD = 0.1  # share of pairs
 FILLED = 0.95  # share of a batch's tokens that are real
-PEAK = 3.5e-3  # learning rate of a model of width 128
+PEAKS = {"adam": 3.5e-3, "muon": 9e-3}  # learning rate of a model of width 128
+WARMUP = 0.25  # share of the steps in which the learning rate rises, at most
 TUNING_PEAK = 1 / 3  # of the highest rate of a first training; docs/better-models.md has others
 SECONDS_TO_START = 15.0  # and to write the model and the report
 SECONDS_PER_TOKEN = 6e-6  # to learn the tokenizer and to apply it, for each token of the longer side
@@ -192,7 +193,7 @@ def scheduled(train: TrainConfig, steps: int, evaluations: int) -> TrainConfig:
 
     The final model is the moving average over a twentieth of the training.
     """
-    warmup = max(1, min(train.warmup_steps, steps // 10))
+    warmup = max(1, min(train.warmup_steps, int(WARMUP * steps)))
     every = max(1, steps // CHECKPOINTS)
     steps = CHECKPOINTS * every
     return replace(
@@ -212,8 +213,6 @@ def scheduled(train: TrainConfig, steps: int, evaluations: int) -> TrainConfig:
 
 def configure(size: Size, text: Text, *, steps: int, precision: str, evaluations: int = EVALUATIONS) -> Config:
     """Return the configuration for a size, a text, and a number of steps."""
-    warmup = 1_000
-    peak = PEAK * (128 / size.d_model) ** 0.8
     return Config(
         model=ModelConfig(
             vocab_size=None,
@@ -229,8 +228,9 @@ def configure(size: Size, text: Text, *, steps: int, precision: str, evaluations
         ),
         train=scheduled(
             TrainConfig(
-                warmup_steps=warmup,
-                lr_factor=peak * math.sqrt(size.d_model * warmup),
+                warmup_steps=steps,
+                lr_factor=_peak("muon", size.d_model) * math.sqrt(size.d_model * steps),
+                optimizer="muon",
                 precision="bf16" if precision == "bf16" else "fp32",
                 best_by="chrf",
             ),
@@ -244,18 +244,19 @@ def configure(size: Size, text: Text, *, steps: int, precision: str, evaluations
 def configure_from(parent: Config, text: Text, *, steps: int, precision: str, evaluations: int = EVALUATIONS) -> Config:
     """Return the configuration of a training that starts from a model with the configuration `parent`.
 
-    It keeps all but the training. The highest learning rate is a third of the parent's, or of what `configure` gives
-    this width if that is more: the parent may itself have started from a model. The result is the best moving average
+    It keeps all but the training. The highest learning rate is a third of the parent's, or of what a first
+    training has if that is more: the parent may itself have started from a model. The result is the best moving average
     of the evaluations, among which is the parent.
     """
     width = parent.model.d_model
     size = min((size for _, size in SIZES), key=lambda size: abs(size.d_model - width))
     first = configure(replace(size, d_model=width), text, steps=steps, precision=precision, evaluations=evaluations)
-    comparable = [config for config in (parent, first) if config.train.optimizer == parent.train.optimizer]
-    peak = TUNING_PEAK * max(map(highest_rate, comparable))
+    peak = TUNING_PEAK * max(highest_rate(parent), _peak(parent.train.optimizer, width))
+    warmup = max(1, steps // 10)
     train = replace(
         first.train,
-        lr_factor=round(peak * math.sqrt(width * first.train.warmup_steps), 4),
+        warmup_steps=warmup,
+        lr_factor=round(peak * math.sqrt(width * warmup), 4),
         optimizer=parent.train.optimizer,
         adam_beta2=parent.train.adam_beta2,
         label_smoothing=parent.train.label_smoothing,
@@ -265,6 +266,11 @@ def configure_from(parent: Config, text: Text, *, steps: int, precision: str, ev
     small_batch = max(_tokens(text, TUNING_EPOCHS, TUNING_TOKENS) // TUNING_STEPS, SIZES[0][1].batch_tokens)
     batch_tokens = max(min(size.batch_tokens, small_batch), parent.data.max_tokens)
     return replace(parent, data=replace(parent.data, batch_tokens=batch_tokens, sentences_per_line=None), train=train)
+
+
+def _peak(optimizer: str, d_model: int) -> float:
+    """Return the highest learning rate of a training from the start."""
+    return PEAKS[optimizer] * (128 / d_model) ** 0.8
 
 
 def highest_rate(config: Config) -> float:
