@@ -1,7 +1,7 @@
 """BLEU of the test text against minutes of training, for whole programs with the same text and the same cores.
 
     python benchmarks/quality_per_minute.py --train train.en train.de --valid valid.en valid.de \\
-        --test test.en test.de --minutes 5 10 20 --sides transduce joeynmt transformers --out FOLDER
+        --test test.en test.de --minutes 5 10 20 --sides transduce joeynmt transformers fairseq --out FOLDER
 
 `transduce train --minutes M` is one training for each of the minutes, with everything that it chooses itself. Its time
 is that of the whole command. The peers train with settings of their own documentation, which quality_sides.py names;
@@ -25,7 +25,7 @@ from hashlib import sha256
 from html import escape
 from pathlib import Path
 
-from peers import RESULTS, ROOT, command_line, processor, run, write_results
+from peers import RESULTS, ROOT, command_line, install, processor, run, write_results
 from trainers import install_trainers
 
 from transduce.data.text import read_lines
@@ -33,7 +33,12 @@ from transduce.evaluation.metrics import corpus_scores
 from transduce.evaluation.study_charts import COLOURS, progress_svg
 
 OURS = "transduce"
-PEERS = ("joeynmt", "transformers")
+PEERS = ("joeynmt", "transformers", "fairseq")
+FAIRSEQ = (
+    "torch", "numpy", "cython", "cffi", "regex", "bitarray", "scikit-learn", "sacrebleu", "tqdm", "pyyaml",
+    "antlr4-python3-runtime==4.8", "subword-nmt", "sacremoses",
+)  # fmt: skip
+FAIRSEQ_WITHOUT_DEPENDENCIES = ("fairseq==0.12.2", "hydra-core==1.0.7", "omegaconf==2.0.6")
 Curve = list[tuple[float, float]]  # minutes and BLEU, in ascending order of minutes
 
 
@@ -60,7 +65,11 @@ def train(side: str, text: Path, folder: Path, seed: int, threads: int, minutes:
     else:
         script = str(Path(__file__).with_name("quality_sides.py"))
         words = [side, str(text), str(folder), str(seed), str(threads), *(f"{mark:g}" for mark in minutes)]
-        run([install_trainers(), script, *words], threads)
+        if side == "fairseq":
+            python = install(side, FAIRSEQ, without_dependencies=FAIRSEQ_WITHOUT_DEPENDENCIES)
+        else:
+            python = install_trainers()
+        run([python, script, *words], threads)
 
 
 def train_transduce(text: Path, folder: Path, seed: int, threads: int, minutes: Sequence[float]) -> None:
@@ -189,7 +198,8 @@ WIDTH, HEIGHT, LEFT, TOP = 640, 360, 56, 48  # pixels of the figure, and where i
 STYLE = (
     "text { font: 13px system-ui, sans-serif; fill: #5a6572 } line { stroke: #e1e5e9 } line.base { stroke: #b9c1c9 } "
     "path { fill: none; stroke: var(--c); stroke-width: 1.75; vector-effect: non-scaling-stroke } "
-    "circle { fill: var(--c) } .first { --c: #1f6a9c } .second { --c: #bd4b08 } .third { --c: #2d7d46 }"
+    "circle { fill: var(--c) } .first { --c: #1f6a9c } .second { --c: #bd4b08 } .third { --c: #2d7d46 } "
+    ".fourth { --c: #8a3f9e }"
 )
 
 

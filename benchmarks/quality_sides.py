@@ -12,6 +12,10 @@ BPE of 4,000 merges on raw text; layers, schedule and beam are also in its confi
 from which the interval of validation is. Its rate falls when the validation score stops rising, not towards an end.
 So one training has a checkpoint after each of the minutes.
 
+**fairseq** 0.12.2. "IWSLT'14 German to English (Transformer)" of github.com/facebookresearch/fairseq, in
+examples/translation/README.md, with the tokenizer of Moses and joint BPE of 10,000 merges of prepare-iwslt14.sh, but
+without lowering capitals, as BLEU counts them. Its rate does not depend on the end either.
+
 **transformers**. Its documentation trains no translation model from scratch. For it, a maintainer points to the script
 examples/legacy/seq2seq/train_distil_marian_enro.sh (github.com/huggingface/transformers/issues/4583): rate, warm-up,
 batch, lengths, label smoothing. Subwords, activation and beam are those of the Marian models that it loads
@@ -24,7 +28,9 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,26 +52,52 @@ def lines_of(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").split("\n")[:-1]
 
 
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
 def write_facts(path: Path, minutes: float, steps: int) -> None:
     """Write what is known about a training."""
     path.write_text(json.dumps({"minutes": round(minutes, 3), "steps": steps}) + "\n", encoding="utf-8")
+
+
+class Marks:
+    """The minutes of a training after which its weights are saved. The training ends after the last of them."""
+
+    def __init__(self, folder: Path, minutes: Sequence[float]) -> None:
+        self.folder = folder
+        self.left = list(minutes)
+        self.began = 0.0
+
+    def before_step(self, steps: int, save: Callable[[str], Any]) -> None:
+        """Save at each mark that is over. KeyboardInterrupt after the last one, as by hand. steps: made until now."""
+        self.began = self.began or time.perf_counter()
+        minutes = (time.perf_counter() - self.began) / 60
+        while self.left and minutes >= self.left[0]:
+            mark = self.left.pop(0)
+            save(str(file_of(self.folder, mark, ".ckpt")))
+            write_facts(file_of(self.folder, mark, ".json"), minutes, steps)
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+def missing(folder: Path, minutes: Sequence[float], ending: str) -> list[float]:
+    """Return the minutes without a file."""
+    return [mark for mark in minutes if not file_of(folder, mark, ending).exists()]
 
 
 # ---- JoeyNMT -----------------------------------------------------------------------------------------------------
 
 
 def joeynmt(text: Path, folder: Path, seed: int, minutes: Sequence[float]) -> None:
-    left = [mark for mark in minutes if not file_of(folder, mark, ".json").exists()]
     settings = joeynmt_settings(text, folder, seed)
-    if left:
+    if left := missing(folder, minutes, ".json"):
         run_joeynmt("train", settings, folder, "--skip-test", marks=left)
     del settings["data"]["train"], settings["data"]["dev"]
-    for mark in minutes:
-        translations = file_of(folder, mark, ".txt")
-        if not translations.exists():
-            settings["testing"]["load_model"] = str(file_of(folder, mark, ".ckpt"))
-            run_joeynmt("test", settings, folder, "--output-path", str(folder / "output"))
-            (folder / "output.test").replace(translations)
+    for mark in missing(folder, minutes, ".txt"):
+        settings["testing"]["load_model"] = str(file_of(folder, mark, ".ckpt"))
+        run_joeynmt("test", settings, folder, "--output-path", str(folder / "output"))
+        (folder / "output.test").replace(file_of(folder, mark, ".txt"))
 
 
 def joeynmt_settings(text: Path, folder: Path, seed: int) -> dict[str, Any]:
@@ -73,7 +105,11 @@ def joeynmt_settings(text: Path, folder: Path, seed: int) -> dict[str, Any]:
     codes = folder / "codes"
     vocabulary = folder / "vocabulary.txt"
     if not vocabulary.exists():
-        learn_joint_bpe([text / "train.src", text / "train.tgt"], codes, vocabulary)
+        lines = [line for name in ("train.src", "train.tgt") for line in lines_of(text / name)]
+        bpe = learn_joint_bpe(lines, codes, SUBWORDS)
+        counts = Counter(subword for line in lines for subword in bpe.process_line(line).split())
+        subwords = sorted(counts, key=lambda subword: (-counts[subword], subword))  # as in its scripts/build_vocab.py
+        write_lines(vocabulary, subwords)
     side = {
         "level": "bpe", "lowercase": False, "normalize": False, "max_length": 100, "voc_file": str(vocabulary),
         "tokenizer_type": "subword-nmt", "tokenizer_cfg": {"codes": str(codes), "pretokenizer": "none"},
@@ -109,19 +145,15 @@ def joeynmt_settings(text: Path, folder: Path, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def learn_joint_bpe(texts: Sequence[Path], codes: Path, vocabulary: Path) -> None:
-    """Write the merges of both languages together, and their subwords by frequency, as scripts/build_vocab.py does."""
+def learn_joint_bpe(lines: Sequence[str], codes: Path, merges: int) -> Any:
+    """Return the BPE of subword-nmt for the lines of both languages, and write it to `codes`."""
     from subword_nmt.apply_bpe import BPE
     from subword_nmt.learn_bpe import learn_bpe
 
-    lines = [line for path in texts for line in lines_of(path)]
     with codes.open("w", encoding="utf-8") as file:
-        learn_bpe(lines, file, SUBWORDS)
+        learn_bpe(lines, file, merges)
     with codes.open(encoding="utf-8") as file:
-        bpe = BPE(file)
-    counts = Counter(subword for line in lines for subword in bpe.process_line(line).split())
-    subwords = sorted(counts, key=lambda subword: (-counts[subword], subword))
-    vocabulary.write_text("".join(f"{subword}\n" for subword in subwords), encoding="utf-8")
+        return BPE(file)
 
 
 def run_joeynmt(mode: str, settings: Any, folder: Path, *options: str, marks: Sequence[float] = ()) -> None:
@@ -131,21 +163,15 @@ def run_joeynmt(mode: str, settings: Any, folder: Path, *options: str, marks: Se
     from joeynmt import builders, training
     from joeynmt.__main__ import main
 
-    left = list(marks)
+    clock = Marks(folder, marks)
 
     class Timed(training.TrainManager):
-        began = 0.0
-
         def _train_step(self, batch: Any) -> Any:
-            self.began = self.began or time.perf_counter()
-            minutes = (time.perf_counter() - self.began) / 60
-            while left and minutes >= left[0]:
-                mark = left.pop(0)
-                torch.save({"model_state": self.model.state_dict()}, file_of(folder, mark, ".ckpt"))
-                write_facts(file_of(folder, mark, ".json"), minutes, self.stats.steps)
-            if not left:
-                raise KeyboardInterrupt  # which ends a training of JoeyNMT
+            clock.before_step(self.stats.steps, self.save)
             return super()._train_step(batch)
+
+        def save(self, path: str) -> None:
+            torch.save({"model_state": self.model.state_dict()}, path)
 
     path = folder / f"{mode}.yaml"
     path.write_text(yaml.safe_dump(settings), encoding="utf-8")
@@ -156,6 +182,80 @@ def run_joeynmt(mode: str, settings: Any, folder: Path, *options: str, marks: Se
     main()
 
 
+# ---- fairseq -----------------------------------------------------------------------------------------------------
+
+FAIRSEQ_TRAINING = (
+    "--arch transformer_iwslt_de_en --share-decoder-input-output-embed --optimizer adam --clip-norm 0.0 --lr 5e-4 "
+    "--lr-scheduler inverse_sqrt --warmup-updates 4000 --dropout 0.3 --weight-decay 0.0001 "
+    "--criterion label_smoothed_cross_entropy --label-smoothing 0.1 --max-tokens 4096 --cpu --no-save"
+)  # checkpoints after each epoch would only cost it time
+
+
+def fairseq(text: Path, folder: Path, seed: int, minutes: Sequence[float]) -> None:
+    import_fairseq()
+    from fairseq.trainer import Trainer
+    from fairseq_cli import generate, preprocess, train
+    from sacremoses import MosesDetokenizer
+
+    data = folder / "bin"
+    if not data.exists():
+        write_subwords_of_fairseq(text, folder)
+        texts = [word for name in ("train", "valid", "test") for word in (f"--{name}pref", str(folder / name))]
+        run_fairseq(preprocess, "--source-lang", "src", "--target-lang", "tgt", "--destdir", str(data), *texts)
+    if left := missing(folder, minutes, ".json"):
+        clock = Marks(folder, left)
+        step = Trainer.train_step
+
+        def timed_step(trainer: Any, *arguments: Any, **options: Any) -> Any:
+            trainer.consolidate_optimizer()  # a checkpoint needs it
+            clock.before_step(trainer.get_num_updates(), lambda path: trainer.save_checkpoint(path, {}))
+            return step(trainer, *arguments, **options)
+
+        Trainer.train_step = timed_step
+        with suppress(KeyboardInterrupt):
+            run_fairseq(train, str(data), *FAIRSEQ_TRAINING.split(), "--adam-betas", "(0.9, 0.98)", "--seed", str(seed))
+    detokenizer = MosesDetokenizer()
+    for mark in missing(folder, minutes, ".txt"):
+        options = ["--path", str(file_of(folder, mark, ".ckpt")), "--results-path", str(folder), "--batch-size", "128"]
+        run_fairseq(generate, str(data), *options, "--beam", "5", "--remove-bpe", "--cpu")
+        rows = [line.split("\t") for line in lines_of(folder / "generate-test.txt") if line.startswith("H-")]
+        rows.sort(key=lambda row: int(row[0].removeprefix("H-")))
+        write_lines(file_of(folder, mark, ".txt"), [detokenizer.detokenize(row[2].split()) for row in rows])
+
+
+def import_fairseq() -> None:
+    """Import fairseq, which does not run with Python 3.11 and torch 2.13 unless three things are as they were."""
+    import dataclasses
+
+    import torch
+
+    decorator = dataclasses.dataclass
+    dataclasses.dataclass = partial(decorator, unsafe_hash=True)  # Python 3.11: a default value must have a hash
+    from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
+
+    dataclasses.dataclass = decorator
+    torch.load = partial(torch.load, weights_only=False)  # torch 2.6: True where it is not given
+    # The fused layer of torch needs an argument that fairseq does not give: "Mask Type should be defined".
+    TransformerEncoderLayerBase.load_to_BT = property(lambda layer: False, lambda layer, value: None)
+
+
+def write_subwords_of_fairseq(text: Path, folder: Path) -> None:
+    """Write the text in the subwords of prepare-iwslt14.sh, with capitals."""
+    from sacremoses import MosesTokenizer
+
+    tokenizer = MosesTokenizer()
+    names = [f"{name}.{side}" for name in ("train", "valid", "test") for side in ("src", "tgt")]
+    texts = {name: [tokenizer.tokenize(line, return_str=True) for line in lines_of(text / name)] for name in names}
+    bpe = learn_joint_bpe([*texts["train.src"], *texts["train.tgt"]], folder / "codes", 10_000)
+    for name, lines in texts.items():
+        write_lines(folder / name, [bpe.process_line(line) for line in lines])
+
+
+def run_fairseq(tool: Any, *words: str) -> None:
+    sys.argv = [tool.__name__, *words]
+    tool.cli_main()
+
+
 # ---- Hugging Face transformers -----------------------------------------------------------------------------------
 
 LONGEST = 128  # tokens of a sentence
@@ -163,13 +263,11 @@ LONGEST = 128  # tokens of a sentence
 
 def transformers(text: Path, folder: Path, seed: int, minutes: Sequence[float]) -> None:
     tokenizer = marian_tokenizer(text, folder)
-    for mark in minutes:
-        if not file_of(folder, mark, ".json").exists():
-            train_marian(text, folder, tokenizer, seed, mark)
-        if not file_of(folder, mark, ".txt").exists():
-            translations = translate_by_marian(file_of(folder, mark), tokenizer, lines_of(text / "test.src"))
-            content = "".join(f"{line}\n" for line in translations)
-            file_of(folder, mark, ".txt").write_text(content, encoding="utf-8")
+    for mark in missing(folder, minutes, ".json"):
+        train_marian(text, folder, tokenizer, seed, mark)
+    for mark in missing(folder, minutes, ".txt"):
+        translations = translate_by_marian(file_of(folder, mark), tokenizer, lines_of(text / "test.src"))
+        write_lines(file_of(folder, mark, ".txt"), translations)
 
 
 def marian_tokenizer(text: Path, folder: Path) -> Any:
@@ -258,7 +356,7 @@ def translate_by_marian(folder: Path, tokenizer: Any, lines: Sequence[str]) -> l
     return translations
 
 
-SIDES = {"joeynmt": joeynmt, "transformers": transformers}
+SIDES = {"joeynmt": joeynmt, "transformers": transformers, "fairseq": fairseq}
 
 
 def main(side: str, text: str, folder: str, seed: str, threads: str, *minutes: str) -> None:

@@ -239,11 +239,12 @@ def test_sides_that_are_done_are_compared_without_a_training(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("side", ["transduce", "joeynmt", "transformers"])
+@pytest.mark.parametrize("side", ["transduce", "joeynmt", "transformers", "fairseq"])
 def test_the_quality_of_a_side_is_measured(tmp_path: Path, side: str) -> None:
-    """Train on 360 short sentences; the peers, where they are installed, for a few seconds after two trials."""
-    if side != "transduce" and not (ROOT / "benchmarks" / "peers" / "train" / "installed.txt").exists():
-        pytest.skip("JoeyNMT and transformers are not installed: python benchmarks/trainers.py installs them")
+    """Train on 360 short sentences; the peers, where they are installed, for a few seconds."""
+    environment = ROOT / "benchmarks" / "peers" / ("fairseq" if side == "fairseq" else "train")
+    if side != "transduce" and not (environment / "installed.txt").exists():
+        pytest.skip(f"{side} is not installed: python benchmarks/quality_per_minute.py installs it")
     write_captions(tmp_path)
     marks = ["1"] if side == "transduce" else ["0.05", "0.1"]
     command = [sys.executable, *quality_command(tmp_path, "--sides", side, "--threads", "1", "--minutes", *marks)]
