@@ -176,6 +176,21 @@ def test_a_command_computes_on_the_device(toy: Toy, cli: Callable[..., CommandRe
 
 # ---- Apple's GPUs ------------------------------------------------------------------------------------------------
 
+
+class OnMps:
+    """Stands for a tensor on MPS, which raises TypeError for `double()`."""
+
+    device = torch.device("mps")
+
+    def cpu(self) -> torch.Tensor:
+        return torch.tensor([0.5])
+
+
+def test_float64_is_on_the_cpu_for_a_device_without_it() -> None:
+    values: Any = OnMps()
+    assert devices.in_float64(values).equal(torch.tensor([0.5], dtype=torch.float64))
+
+
 MEMBERS = (
     "alibi bert experts gpt2 hyena linformer llada llama longformer mamba performer rwkv t5 t6 transformer-xl"
 ).split()
