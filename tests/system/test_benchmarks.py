@@ -217,13 +217,14 @@ def test_sides_that_are_done_are_compared_without_a_training(
 ) -> None:
     write_captions(tmp_path)
     truth = (tmp_path / "test.de").read_text(encoding="utf-8").splitlines()
+    sides = ("transduce", "joeynmt", "transformers")
     for side, minutes, right in (("transduce", 5, 9), ("joeynmt", 5, 0), ("joeynmt", 20, 18), ("transformers", 5, 1)):
         folder = tmp_path / "out" / side / "1"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{minutes}.json").write_text(json.dumps({"minutes": minutes * 1.1, "steps": 100 * minutes}))
         lines = [*truth[:right], *("x" for _ in truth[right:])]
         (folder / f"{minutes}.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    monkeypatch.setattr(sys, "argv", quality_command(tmp_path, "--minutes", "5"))
+    monkeypatch.setattr(sys, "argv", quality_command(tmp_path, "--minutes", "5", "--sides", *sides))
     runpy.run_path(sys.argv[0], run_name="__main__")
     table = capsys.readouterr().out
     results = json.loads((tmp_path / "results.json").read_text())
