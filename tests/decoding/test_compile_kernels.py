@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from transduce.decoding.compile_kernels import LEVEL, LEVELS, _cache_folder, levels, library
 from transduce.decoding.compiled_kernels import Compiled, compiled
@@ -219,3 +220,10 @@ def test_a_level_without_a_compiler_is_an_error(cache: Path, monkeypatch: pytest
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(UserError, match=r"portable: expected a C\+\+ compiler; install g\+\+"):
         load()
+
+
+def test_an_older_torch_tells_the_levels_of_x86(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    for name, has in {"avx2": True, "avx512": True, "vnni": False}.items():
+        monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda has=has: has)
+    assert levels() == ["avx512", "avx2", "portable"]

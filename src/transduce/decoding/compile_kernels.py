@@ -58,8 +58,17 @@ LEVELS = {  # the best ones of each architecture first
 
 def levels() -> list[str]:
     """Return the levels whose instructions this processor has, the best one first."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.10 has no such function
+    capabilities = _capabilities()
     return [name for name, level in LEVELS.items() if all(capabilities.get(has) for has in level.capabilities)]
+
+
+def _capabilities() -> dict[str, bool]:
+    """Return the names of `torch.cpu.get_capabilities`; before torch had it, only those that x86-64 levels need."""
+    if hasattr(torch.cpu, "get_capabilities"):
+        return torch.cpu.get_capabilities()
+    found = {name: torch.cpu._is_avx2_supported() for name in _AVX2.capabilities}
+    found |= {name: torch.cpu._is_avx512_supported() for name in _AVX512.capabilities if name not in found}
+    return found | {"avx512_vnni": torch.cpu._is_vnni_supported()}
 
 
 def chosen_level() -> str:
