@@ -19,7 +19,7 @@ THREADS = 1
 
 def serve_ctranslate2(folder: Path, port: int, batch: int) -> None:
     """Serve CTranslate2 by `transduce serve`, with all that waits as one call, and its batches as large as given."""
-    from translate import ctranslate2
+    from translate_sides import ctranslate2
 
     from transduce.decoding.hypothesis import Translation
     from transduce.decoding.options import DecodingOptions
