@@ -17,7 +17,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def levels() -> list[str]:
     return [name for name, level in LEVELS.items() if all(capabilities.get(has) for has in level.capabilities)]
 
 
-def _capabilities() -> dict[str, bool]:
+def _capabilities() -> Mapping[str, object]:
     """Return the names of `torch.cpu.get_capabilities`; before torch had it, only those that x86-64 levels need."""
     if hasattr(torch.cpu, "get_capabilities"):
         return torch.cpu.get_capabilities()
