@@ -148,3 +148,14 @@ def test_the_schedule_keeps_the_peak_ends_at_0_and_has_a_checkpoint_before_the_f
     assert 0 <= steps - train.max_steps < 16
     assert (train.max_steps - train.decay_steps) % train.checkpoint_every_steps == 0
     assert train.max_steps % train.evaluate_every_steps == 0
+
+
+def test_another_optimizer_gets_the_learning_rate_that_it_needs() -> None:
+    config = choose(CAPTIONS, 10).config
+    other = auto.with_optimizer(config, "adam")
+    assert auto.highest_rate(config) == pytest.approx(9e-3, rel=1e-3)
+    assert auto.highest_rate(other) == pytest.approx(3.5e-3, rel=1e-3) and other.train.optimizer == "adam"
+
+
+def test_a_low_learning_rate_of_a_short_training_is_not_0() -> None:
+    assert auto.scheduled(TrainConfig(warmup_steps=4_000, lr_factor=0.001), 32, 1).lr_factor > 0

@@ -227,3 +227,15 @@ def test_an_older_torch_tells_the_levels_of_x86(monkeypatch: pytest.MonkeyPatch)
     for name, has in {"avx2": True, "avx512": True, "vnni": False}.items():
         monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda has=has: has)
     assert levels() == ["avx512", "avx2", "portable"]
+
+
+def test_a_compiler_that_does_not_know_the_best_level_takes_the_next(
+    cache: Path, code: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compile_lower_levels(command: list[str], **_: object) -> None:
+        if LEVELS[levels()[0]].flags[-1] in command:
+            raise subprocess.CalledProcessError(1, command)
+        Path(command[-1]).write_bytes(code)
+
+    monkeypatch.setattr("subprocess.run", compile_lower_levels)
+    assert works(load())

@@ -159,6 +159,8 @@ class _OpenFile:
         self._lock = threading.Lock()
 
     def read(self, begin: int, size: int) -> bytes:
+        if hasattr(os, "pread"):  # a process that was forked shares the position of the file
+            return os.pread(self._file.fileno(), size, begin)
         with self._lock:
             self._file.seek(begin)
             return self._file.read(size)

@@ -71,32 +71,35 @@ def _capabilities() -> Mapping[str, object]:
     return found | {"avx512_vnni": torch.cpu._is_vnni_supported()}
 
 
-def chosen_level() -> str:
-    """Return the level that the environment names, or the best one of this processor.
+def _wanted_levels() -> list[str]:
+    """Return the level that the environment names, or all levels of this processor, the best one first.
 
     Raises UserError if this processor lacks the level.
     """
     available = levels()
-    name = os.environ.get(LEVEL) or available[0]
+    name = os.environ.get(LEVEL)
+    if not name:
+        return available
     if name not in available:
         raise UserError(f"{LEVEL}={name}: expected one of {', '.join(available)} on this processor; unset {LEVEL}")
-    return name
+    return [name]
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the functions of native/kernels.cpp; None where this machine cannot compile them, for any reason.
+    """Return the functions of native/kernels.cpp on the best level that this machine can compile; None if on none.
 
-    Raises UserError if the environment names a level that this machine cannot compile or run.
+    An older compiler may not know the best level. Raises UserError if the environment names a level that this machine
+    cannot compile or run.
     """
-    level = chosen_level()
-    try:
-        functions = library_of(LEVELS[level])
-    except Exception:  # the kernels in torch give the same results
-        functions = None
-    if functions is None and os.environ.get(LEVEL):
-        raise UserError(f"{LEVEL}={level}: expected a C++ compiler; install g++, or unset {LEVEL}")
-    return functions
+    for name in _wanted_levels():
+        with contextlib.suppress(Exception):  # the kernels in torch give the same results
+            functions = library_of(LEVELS[name])
+            if functions is not None:
+                return functions
+    if os.environ.get(LEVEL):
+        raise UserError(f"{LEVEL}={os.environ[LEVEL]}: expected a C++ compiler; install g++, or unset {LEVEL}")
+    return None
 
 
 def library_of(level: Level) -> ctypes.CDLL | None:

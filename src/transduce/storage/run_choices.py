@@ -98,14 +98,16 @@ def choose_for(
     model that the training starts from; None: it starts from random weights.
     """
     text = measure(corpora)
-    size = min(MOST_PAIRS, int(MOST_SHARE * text.pairs)) if n_valid is None else n_valid
+    size = max(1, min(MOST_PAIRS, int(MOST_SHARE * text.pairs))) if n_valid is None else n_valid
 
     def trial(config: Config) -> auto.Trial:
         return run_trial(overridden(config, settings)[0], text, size)
 
     precision = "bf16" if has_fast_bf16(devices.device()) else "fp32"
     choose = auto.choose if parent is None else partial(auto.choose_from, parent)
-    return choose(text, minutes=minutes, precision=precision, trial=trial)
+    choice = choose(text, minutes=minutes, precision=precision, trial=trial)
+    optimizer = overridden(choice.config, settings)[0].train.optimizer
+    return dataclasses.replace(choice, config=auto.with_optimizer(choice.config, optimizer))
 
 
 def _ended(request: TrainRequest, n_valid: int, parent: Config | None) -> auto.Choice:

@@ -200,7 +200,7 @@ def scheduled(train: TrainConfig, steps: int, evaluations: int) -> TrainConfig:
         train,
         max_steps=steps,
         warmup_steps=warmup,
-        lr_factor=round(train.lr_factor * math.sqrt(warmup / train.warmup_steps), 4),
+        lr_factor=_in_4_digits(train.lr_factor * math.sqrt(warmup / train.warmup_steps)),
         decay_steps=every * round(DECAY * CHECKPOINTS),
         log_every_steps=max(1, min(100, every)),
         evaluate_every_steps=steps // evaluations,
@@ -256,7 +256,7 @@ def configure_from(parent: Config, text: Text, *, steps: int, precision: str, ev
     train = replace(
         first.train,
         warmup_steps=warmup,
-        lr_factor=round(peak * math.sqrt(width * warmup), 4),
+        lr_factor=_in_4_digits(peak * math.sqrt(width * warmup)),
         optimizer=parent.train.optimizer,
         adam_beta2=parent.train.adam_beta2,
         label_smoothing=parent.train.label_smoothing,
@@ -271,6 +271,17 @@ def configure_from(parent: Config, text: Text, *, steps: int, precision: str, ev
 def _peak(optimizer: str, d_model: int) -> float:
     """Return the highest learning rate of a training from the start."""
     return PEAKS[optimizer] * (128 / d_model) ** 0.8
+
+
+def with_optimizer(config: Config, optimizer: str) -> Config:
+    """Return `config` with another optimizer, and the learning rate that it needs."""
+    factor = PEAKS[optimizer] / PEAKS[config.train.optimizer]
+    train = replace(config.train, optimizer=optimizer, lr_factor=_in_4_digits(config.train.lr_factor * factor))
+    return replace(config, train=train)
+
+
+def _in_4_digits(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def highest_rate(config: Config) -> float:
