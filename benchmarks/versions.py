@@ -25,7 +25,7 @@ from pathlib import Path
 
 from peers import RESULTS, ROOT, Worker, command_line, in_turn, processor, write_results
 
-TRANSLATE = ROOT / "benchmarks" / "translate.py"
+TRANSLATE = ROOT / "benchmarks" / "translate_sides.py"
 SEARCHES = {"beam 4": 4, "greedy": 1, "alone": 4}  # the size of the beam
 
 
@@ -34,7 +34,7 @@ class Side:
 
     def __init__(self, checkout: Path, model: Path, precision: str, out: Path, args: argparse.Namespace) -> None:
         self.out = out
-        arguments = ["work", f"transduce {precision}", str(model), str(args.threads), str(args.src), str(out)]
+        arguments = [f"transduce {precision}", str(model), str(args.threads), str(args.src), str(out), "wall"]
         command = [sys.executable, str(TRANSLATE), *arguments]
         self.worker = Worker(f"{checkout} {precision}", command, args.threads, checkout)
 
