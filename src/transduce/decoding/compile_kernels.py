@@ -63,7 +63,7 @@ def levels() -> list[str]:
 
 
 def _capabilities() -> Mapping[str, object]:
-    """Return the names of `torch.cpu.get_capabilities`; before torch had it, only those that x86-64 levels need."""
+    """Return the names of `torch.cpu.get_capabilities`. An older torch gives the names that x86-64 levels need."""
     if hasattr(torch.cpu, "get_capabilities"):
         return torch.cpu.get_capabilities()
     found = {name: torch.cpu._is_avx2_supported() for name in _AVX2.capabilities}
