@@ -132,7 +132,7 @@ def tokens_with_phrases(
         if len(places):
             log_probs[_index(places, device)[:, None], _index(ids, device)] = -math.inf
     values, best_ids = most_likely(log_probs, step.n_candidates)
-    is_end = (likeliest == eos) & log_probs[:, eos].isneginf()  # EOS is the most likely token, but is not allowedken
+    is_end = (likeliest == eos) & log_probs[:, eos].isneginf()  # EOS is the most likely token, but is not allowed
     limits = np.where(is_end.cpu().numpy(), next_tokens.n_tokens + SLACK, NO_LIMIT)
     is_early = (of_eos < highest + math.log(LEAST_END)).cpu().numpy()
     wanted = WantedTokens(next_tokens.rows, limits, is_early, *_wanted(log_probs, next_tokens))
