@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,47 +29,24 @@ from transduce.model.transformer import parameter_count
 from transduce.studies import attention_forms
 from transduce.studies.attention_forms import SIZES, AttentionSizes, Shape, TrainedForm, forms, rows
 from transduce.studies.attention_report import report
-from transduce.studies.results import Cost, Count, Duration, Results, Study, open_results
+from transduce.studies.results import Cost, Count, Duration, Results, Study, figures_type, open_results
 from transduce.studies.runner import Control, Endings, Task, Work, in_turn, print_line, run_tasks, timed
 from transduce.studies.small_models import Streams, hashes, read_streams, train_small
 from transduce.training.halves import threads
 
-
-class FormCosts(TypedDict):
-    """The costs of a form of attention, or of a layer with it, at a length."""
-
-    forward_seconds: Cost
-    backward_seconds: Cost
-    peak_bytes: Count
-    cache_bytes_per_token: NotRequired[Count]
-
-
-class CostsCell(TypedDict):
-    """The costs of all forms at length n. forms: by name."""
-
-    n: Count
-    forms: dict[str, FormCosts]
-
-
-class AttentionCell(TypedDict):
-    """A training of a small model with a form of attention. loss: in nats for each predicted token."""
-
-    row: str
-    seed: int
-    loss: Duration
-    parameters: Count
-    cpu_seconds: Duration
-
-
-class AttentionSettings(TypedDict):
-    sizes: AttentionSizes
+# The costs of a form of attention, or of a layer with it, at a length.
+COSTS = figures_type(
+    forward_seconds=Cost, backward_seconds=Cost, peak_bytes=Count, optional={"cache_bytes_per_token": Count}
+)
+COSTS_OF_FORMS = figures_type("n", forms=dict[str, COSTS])
+TRAINING = figures_type("row", "seed", "parameters", "cpu_seconds", loss=Duration)  # in nats for a predicted token
 
 
 def _entry_types(name: str, settings: Mapping[str, Any]) -> list[Any]:
-    return [CostsCell if name.startswith("costs-") else AttentionCell]
+    return [COSTS_OF_FORMS if name.startswith("costs-") else TRAINING]
 
 
-STUDY = Study("attention", _entry_types, AttentionSettings)
+STUDY = Study("attention", _entry_types, figures_type(sizes=AttentionSizes))
 
 
 def run_attention(train: Path, valid: Path, out: Path, *, sizes: AttentionSizes = SIZES) -> Results:

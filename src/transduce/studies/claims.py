@@ -36,11 +36,11 @@ from transduce.storage.model_folder import load_model
 from transduce.studies import scaling
 from transduce.studies.claims_report import POSITIONS, RELATIVE, SMOOTHING, report
 from transduce.studies.in_process import load_last, run_in_process, train_here
-from transduce.studies.results import Count, Duration, Percent, Perplexity, Results, Study, open_results
+from transduce.studies.results import Count, Duration, Percent, Results, Study, figures_type, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.texts import FilePair, Texts, score_figures
-from transduce.studies.trainings import Training, TrainingCell, WholeScores
+from transduce.studies.trainings import SCORES, TRAINING, TRANSLATION, Training
 from transduce.train import TranslationTask
 from transduce.translate import Translator
 
@@ -53,40 +53,13 @@ REACH = 8  # distances that have a vector each; all occur often in short pairs
 Pair = tuple[str, str]
 
 
-class Softmax(TypedDict):
-    """The softmax of attention: means over its rows."""
-
-    variance: Duration
-    gradient: Duration
-    components: Duration
-
-
-class ScalingCell(TypedDict):
-    """A training with or without the factor 1/sqrt(d_k)."""
-
-    row: str
-    seed: int
-    perplexity: Perplexity
-    cpu_seconds: Duration
-    softmax_start: Softmax
-    softmax_end: Softmax
-
-
-class SmoothingCell(TrainingCell):
-    """A training with or without label smoothing. accuracy: added after the training."""
-
-    accuracy: NotRequired[Percent]
-
-
-class PositionsCell(TrainingCell):
-    """A training on short pairs. test: the scores on longer pairs."""
-
-    test: WholeScores
-
+SOFTMAX = figures_type(variance=Duration, gradient=Duration, components=Duration)  # means over its rows
+SCALING = figures_type("row", "seed", "perplexity", "cpu_seconds", softmax_start=SOFTMAX, softmax_end=SOFTMAX)
+SMOOTHED = figures_type(optional={"accuracy": Percent})  # added after the training
 
 # The pairs of section 3.5; results from before they were counted have none.
-ClaimsSettings = TypedDict(
-    "ClaimsSettings",
+SETTINGS = TypedDict(
+    "SETTINGS",
     {
         "most pieces of short pairs": NotRequired[Count],
         "least pieces of longer pairs": NotRequired[Count],
@@ -101,11 +74,12 @@ ClaimsSettings = TypedDict(
 def _entry_types(name: str, settings: Mapping[str, Any]) -> list[Any]:
     kind = name.split("-")[0]
     if kind in ("scaled", "unscaled"):
-        return [ScalingCell]
-    return [PositionsCell if kind in (*POSITIONS, RELATIVE) else SmoothingCell]
+        return [SCALING]
+    on_longer = kind in (*POSITIONS, RELATIVE)
+    return [TRAINING, TRANSLATION, figures_type(test=SCORES) if on_longer else SMOOTHED]
 
 
-STUDY = Study("claims", _entry_types, ClaimsSettings)
+STUDY = Study("claims", _entry_types, SETTINGS)
 
 
 def trainings() -> list[Training]:

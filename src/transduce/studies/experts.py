@@ -9,10 +9,9 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Any, Literal
 
 import torch
-from msgspec import Meta
 from torch import Tensor
 
 from transduce.evaluation.study_report import Report, Section, Table
@@ -29,11 +28,11 @@ from transduce.studies.comparison import (
     mean_and_range,
     rows_table,
 )
-from transduce.studies.results import Cost, Duration, Entry, Perplexity, Results, Study
+from transduce.studies.results import Cost, Duration, Entry, Results, Study, figures_type, list_type
 from transduce.studies.small_models import (
-    SegmentSettings,
+    SETTINGS,
+    SMALL_TRAINING,
     SegmentSizes,
-    SmallCell,
     SmallModel,
     SmallStudy,
     Streams,
@@ -72,15 +71,9 @@ ROWS: Mapping[str, Network] = {
 }
 
 
-class ExpertsCell(SmallCell):
-    """A training with dense networks or experts. shares: of the tokens, by layer and expert, over an even share."""
-
-    perplexity: Perplexity
-    flops_per_token: Cost
-    shares: NotRequired[list[Annotated[list[Duration], Meta(min_length=1)]]]
-
-
-STUDY = Study("experts", lambda name, settings: [ExpertsCell], SegmentSettings)
+# shares: of the tokens, by layer and expert, over an even share.
+EXPERTS = figures_type("perplexity", flops_per_token=Cost, optional={"shares": list[list_type(Duration)]})
+STUDY = Study("experts", lambda name, settings: [SMALL_TRAINING, EXPERTS], SETTINGS)
 
 
 def run_experts(

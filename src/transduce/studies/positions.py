@@ -8,10 +8,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import torch
-from msgspec import Meta
 
 from transduce.evaluation.study_report import Report, Section
 from transduce.family.configs import TransformerXLConfig, sizes_of
@@ -28,12 +27,12 @@ from transduce.studies.comparison import (
     paired_difference,
     rows_table,
 )
-from transduce.studies.results import Count, Perplexity, Results, Study
+from transduce.studies.results import Count, Results, Study, figures_type, list_type
 from transduce.studies.small_models import (
+    SETTINGS,
     SIZES,
-    SegmentSettings,
+    SMALL_TRAINING,
     SegmentSizes,
-    SmallCell,
     SmallModel,
     SmallStudy,
     Streams,
@@ -60,20 +59,9 @@ TITLES = {
 }
 
 
-class LengthPoint(TypedDict):
-    """The perplexity on blocks of a length."""
-
-    length: Count
-    perplexity: Perplexity
-
-
-class LengthsCell(SmallCell):
-    """A training on short segments. points: by the names of rows, which may scale the positions of one training."""
-
-    points: dict[str, Annotated[list[LengthPoint], Meta(min_length=1)]]
-
-
-STUDY = Study("positions", lambda name, settings: [LengthsCell], SegmentSettings)
+# Points, by the names of rows, which may scale the positions of one training.
+LENGTHS = figures_type(points=dict[str, list_type(figures_type("perplexity", length=Count))])
+STUDY = Study("positions", lambda name, settings: [SMALL_TRAINING, LENGTHS], SETTINGS)
 
 
 def run_positions(

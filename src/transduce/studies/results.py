@@ -25,10 +25,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from transduce.config.files import changed_values, from_json, to_json
 from transduce.config.schema import Config, value_of, with_value
@@ -52,31 +52,46 @@ Perplexity = Annotated[float, Meta(ge=1, le=1e100)]
 Entry = Mapping[str, Any]  # of results.json
 
 
-class Machine(TypedDict):
-    processor: str
-    cores: Count
-    gpus: list[str]
+# The figures of several studies, wherever they stand in an entry.
+FIGURES: Mapping[str, Any] = {
+    "row": str,
+    "seed": int,
+    "n": Count,
+    "step": Count,
+    "steps": Count,
+    "parameters": Count,
+    "seconds": Duration,
+    "cpu_seconds": Duration,
+    "perplexity": Perplexity,
+    "bleu": Percent,
+    "f1": Percent,
+}
 
 
-class Session(TypedDict):
-    """A session of a study: command, versions of the programs by name, commit, machine and date."""
+def figures_type(*names: str, optional: Mapping[str, Any] | None = None, **others: Any) -> Any:
+    """Return the type of a JSON object with these keys, for `Study`. It may have more keys.
 
-    command: str
-    versions: dict[str, str]
-    commit: str | None
-    machine: Machine
-    started_at: str
-
-
-class State(TypedDict):
-    status: Literal["done", "failed", "not run"]
+    names: of `FIGURES`. others: types by key. optional: the same, of keys that may be missing.
+    """
+    needed = {**{name: FIGURES[name] for name in names}, **others}
+    fields = [(name, kind | UnsetType, UNSET) for name, kind in (optional or {}).items()]
+    return msgspec.defstruct("Figures", [*needed.items(), *fields], kw_only=True)
 
 
-class Failure(TypedDict):
-    """A training that failed. diverged: true if its numbers were not finite any more."""
+def list_type(kind: Any) -> Any:
+    """Return the type of a list with at least one value."""
+    return Annotated[list[kind], Meta(min_length=1)]
 
-    why: str
-    diverged: NotRequired[bool]
+
+SESSION = figures_type(
+    command=str,
+    versions=dict[str, str],
+    commit=str | None,
+    machine=figures_type(processor=str, cores=Count, gpus=list[str]),
+    started_at=str,
+)
+STATE = figures_type(status=Literal["done", "failed", "not run"])
+FAILURE = figures_type(why=str, optional={"diverged": bool})  # diverged: its numbers were not finite any more
 
 
 @dataclass(frozen=True)
@@ -208,12 +223,12 @@ ANOTHER_OUT = "give another --out"
 def _check_content(results: Results) -> None:
     """Raise ValueError if a session or an entry has a key without which no report can be written."""
     _check("asked", results.settings, results.study.settings)
-    _check("sessions", results.sessions, list[Session])
+    _check("sessions", results.sessions, list[SESSION])
     _check("the entries", results.entries, dict[str, dict[str, Any]])
     for name, entry in results.entries.items():
-        _check(name, entry, State)
+        _check(name, entry, STATE)
         if entry["status"] == "failed":
-            _check(name, entry, Failure)
+            _check(name, entry, FAILURE)
         if entry["status"] == "done":
             for entry_type in results.study.entry_types(name, results.settings):
                 _check(name, entry, entry_type)

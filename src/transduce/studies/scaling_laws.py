@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import torch
 from msgspec import Meta
@@ -24,7 +24,7 @@ from transduce.family.configs import DecoderConfig
 from transduce.family.decoder_only import DecoderOnly
 from transduce.model.transformer import parameter_count
 from transduce.studies import small_models
-from transduce.studies.results import Cost, Count, Duration, Loss, Results, Study, open_results
+from transduce.studies.results import Cost, Count, Loss, Results, Study, figures_type, open_results
 from transduce.studies.runner import Work, in_pool, print_line, run_tasks, timed
 from transduce.studies.scaling_fit import RESAMPLES
 from transduce.studies.scaling_report import fit_laws, report
@@ -107,25 +107,11 @@ SWEEP = Sweep(
 )
 
 
-class SweepSettings(TypedDict):
-    sweep: Sweep
-
-
-class SweepCell(TypedDict):
-    """A training in results.json. row: layers x width. embeddings: parameters of tokens and positions."""
-
-    row: str
-    tokens: Count
-    steps: Count
-    parameters: Count
-    embeddings: Count
-    loss: Loss
-    flops: Cost
-    seconds: Duration
-    cpu_seconds: Duration
-
-
-STUDY = Study("scaling", lambda name, settings: [SweepCell], SweepSettings)
+# A training. row: layers x width. embeddings: parameters of tokens and positions.
+TRAINING = figures_type(
+    *("row", "steps", "parameters", "seconds", "cpu_seconds"), tokens=Count, embeddings=Count, loss=Loss, flops=Cost
+)
+STUDY = Study("scaling", lambda name, settings: [TRAINING], figures_type(sweep=Sweep))
 
 # ---- the study ---------------------------------------------------------------------------------------------------
 

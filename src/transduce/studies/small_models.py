@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 import torch
 from msgspec import Meta
@@ -25,7 +25,7 @@ from transduce.evaluation.study_report import Report
 from transduce.family.configs import DecoderConfig
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.transformer_xl import NO_MEMORY, TransformerXL
-from transduce.studies.results import Cost, Count, Duration, Percent, Results, Study, open_results
+from transduce.studies.results import Cost, Count, Percent, Results, Study, figures_type, open_results
 from transduce.studies.runner import Work, in_pool, run_tasks, timed
 from transduce.training.flops import ADDED_COUNTS
 from transduce.training.optimizer import adam, learning_rate
@@ -85,20 +85,8 @@ SIZES = SegmentSizes(
 )
 
 
-class SegmentSettings(TypedDict):
-    sizes: SegmentSizes
-
-
-class SmallCell(TypedDict):
-    """A training of a small model, in results.json."""
-
-    row: str
-    seed: int
-    parameters: Count
-    steps: Count
-    seconds: Duration
-    cpu_seconds: Duration
-
+SETTINGS = figures_type(sizes=SegmentSizes)
+SMALL_TRAINING = figures_type("row", "seed", "parameters", "steps", "seconds", "cpu_seconds")
 
 # ---- a study -----------------------------------------------------------------------------------------------------
 

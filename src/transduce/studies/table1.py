@@ -12,17 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Any
 
 import torch
-from msgspec import Meta
 from torch import Tensor, nn
 
 from transduce.evaluation.study_charts import powers_svg
 from transduce.evaluation.study_report import Figure, Report, Section, Table
 from transduce.studies.comparison import NOT_RUN, curves_figure, ends_in_ms
 from transduce.studies.layers import Convolutional, Recurrent, RestrictedSelfAttention, SelfAttention
-from transduce.studies.results import Cost, Count, Exponent, Results, Study, open_results
+from transduce.studies.results import Cost, Count, Exponent, Results, Study, figures_type, list_type, open_results
 from transduce.studies.runner import in_turn, run_tasks, timed
 
 KERNEL = 3
@@ -55,44 +54,18 @@ KINDS = (
 # ---- entries in results.json -------------------------------------------------------------------------------------
 
 
-class LayerCounts(TypedDict):
-    """The counts of a layer at length n."""
-
-    n: Count
-    sequential_ops: Count
-    path_length: Count
-
-
-class PassCosts(TypedDict):
-    """The costs of a pass at length n and width d."""
-
-    n: Count
-    d: Count
-    time_seconds: Cost
-    kept_bytes: Cost
-
-
-class PassCostsByAxis(TypedDict):
-    """The costs over lengths, and over widths."""
-
-    n: Annotated[list[PassCosts], Meta(min_length=1)]
-    d: Annotated[list[PassCosts], Meta(min_length=1)]
-
-
-class LayerCell(TypedDict):
-    """A kind of layer."""
-
-    time_exponent_n: Exponent
-    time_exponent_d: Exponent
-    memory_exponent_n: Exponent
-    memory_exponent_d: Exponent
-    sequential_ops: Count
-    path_length: Count
-    counts: list[LayerCounts]
-    points: PassCostsByAxis
-
-
-STUDY = Study("table1", lambda name, settings: [LayerCell], key="layers")
+PASSES = list_type(figures_type("n", d=Count, time_seconds=Cost, kept_bytes=Cost))
+LAYER = figures_type(
+    time_exponent_n=Exponent,
+    time_exponent_d=Exponent,
+    memory_exponent_n=Exponent,
+    memory_exponent_d=Exponent,
+    sequential_ops=Count,
+    path_length=Count,
+    counts=list[figures_type("n", sequential_ops=Count, path_length=Count)],
+    points=figures_type(n=PASSES, d=PASSES),
+)
+STUDY = Study("table1", lambda name, settings: [LAYER], key="layers")
 
 # ---- measured ----------------------------------------------------------------------------------------------------
 

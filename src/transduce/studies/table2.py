@@ -11,66 +11,50 @@ A training is complete in results.json as soon as it has ended, so a study may l
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
-
-from msgspec import Meta
+from typing import Any
 
 from transduce.errors import UserError
 from transduce.storage.run_request import TrainRequest
-from transduce.studies.results import Cost, Count, Percent, Perplexity, Results, Study, changes_since, open_results
+from transduce.studies.results import (
+    Cost,
+    Count,
+    Percent,
+    Perplexity,
+    Results,
+    Study,
+    changes_since,
+    figures_type,
+    list_type,
+    open_results,
+)
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.table2_costs import Budgets, cost_name, measure_costs
 from transduce.studies.table2_report import report
 from transduce.studies.table2_search import SYSTEMS
 from transduce.studies.texts import Texts
-from transduce.studies.trainings import Point, Training, TrainingCell
+from transduce.studies.trainings import TRAINING, TRANSLATION, Point, Training
 
 SEEDS = (1, 2, 3)
 AVERAGED_SHARE = 0.2  # of the steps so far: the mean is over the checkpoints of the last fifth
 
 
-class CurvePoint(TypedDict):
-    """An evaluation during a training."""
-
-    step: Count
-    valid_perplexity: Perplexity
-    valid_bleu: Percent
-
-
-class PointScores(TypedDict):
-    """The scores of the mean of checkpoints up to a step, on the test text. averaged: the number of checkpoints."""
-
-    step: Count
-    bleu: Percent
-    chrf: Percent
-    perplexity: Perplexity
-    averaged: Count
-
-
-class SystemCell(TypedDict):
-    """The additional figures of a training of Table 2. Trainings of 0.1.0 have no points."""
-
-    steps: Count
-    curve: list[CurvePoint]
-    points: NotRequired[list[PointScores]]
-
-
-class StepCostCell(TypedDict):
-    """The cost of a step of a system. seconds_per_step: in several rounds.
-
-    config: of the trainings with this step; costs of 0.1.0 have none.
-    """
-
-    row: str
-    flops_per_step: Cost
-    flops_per_target_token: Cost
-    seconds_per_step: Annotated[list[Cost], Meta(min_length=1)]
-    config: NotRequired[dict[str, Any]]
+CURVE_POINT = figures_type("step", valid_perplexity=Perplexity, valid_bleu=Percent)
+# The scores of the mean of checkpoints up to a step, on the test text. averaged: the number of checkpoints.
+POINT = figures_type("step", "bleu", "perplexity", chrf=Percent, averaged=Count)
+# Trainings of 0.1.0 have no points, and their costs no configuration.
+SYSTEM = figures_type("steps", curve=list[CURVE_POINT], optional={"points": list[POINT]})
+STEP_COST = figures_type(
+    "row",
+    flops_per_step=Cost,
+    flops_per_target_token=Cost,
+    seconds_per_step=list_type(Cost),
+    optional={"config": dict[str, Any]},
+)
 
 
 def _entry_types(name: str, settings: Mapping[str, Any]) -> list[Any]:
-    return [StepCostCell] if name.endswith("-cost") else [TrainingCell, SystemCell]
+    return [STEP_COST] if name.endswith("-cost") else [TRAINING, TRANSLATION, SYSTEM]
 
 
 STUDY = Study("table2", _entry_types)

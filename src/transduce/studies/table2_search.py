@@ -21,7 +21,7 @@ from transduce.studies.results import Results, Study, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
 from transduce.studies.texts import Texts
-from transduce.studies.trainings import Training, TrainingCell
+from transduce.studies.trainings import TRAINING, TRANSLATION, Training
 
 PEAKS = (0.9e-3, 1.8e-3, 3.6e-3, 7.2e-3, 14.4e-3)  # of the learning rate; the search starts with the 3rd and the 4th
 DROPOUTS = (0.1, 0.2, 0.3)  # the search starts with the first
@@ -33,7 +33,7 @@ SYSTEMS = {
     "recurrent": "LSTM with attention",
     "convolutional": "gated convolutions",
 }
-STUDY = Study("table2-search", lambda name, settings: [TrainingCell])
+STUDY = Study("table2-search", lambda name, settings: [TRAINING, TRANSLATION])
 
 
 @dataclass(frozen=True)

@@ -7,16 +7,16 @@ model is then trained on both texts, and each row is compared with the base of i
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, Literal
 
 from transduce.errors import UserError, nearest
 from transduce.evaluation.metrics import missing_scores
-from transduce.studies.results import Percent, Results, Study, open_results
+from transduce.studies.results import Percent, Results, Study, figures_type, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.table3_report import LARGE, LARGE_BASE, PAPER, SIZES, recipe_of, report
 from transduce.studies.texts import Texts
-from transduce.studies.trainings import Training, TrainingCell
+from transduce.studies.trainings import TRAINING, TRANSLATION, Training
 
 Scale = Literal["small", "paper"]
 
@@ -41,26 +41,17 @@ PAPER_PLAN = (
 PLANS = {"small": SMALL_PLAN, "paper": PAPER_PLAN}
 
 
-class Table3Settings(TypedDict):
-    scale: str
-
-
-class PaperScores(TypedDict):
-    bleu_compound_split: Percent
-
-
-class PaperCell(TypedDict):
-    """The additional figures of a training at the paper's scale, where the table shows the paper's BLEU."""
-
-    valid: PaperScores
-    valid_mean: NotRequired[PaperScores]
+# At the paper's scale the table shows the paper's BLEU.
+PAPER_SCORES = figures_type(bleu_compound_split=Percent)
+PAPER_FIGURES = figures_type(valid=PAPER_SCORES, optional={"valid_mean": PAPER_SCORES})
 
 
 def _entry_types(name: str, settings: Mapping[str, Any]) -> list[Any]:
-    return [TrainingCell, PaperCell] if settings["scale"] == "paper" else [TrainingCell]
+    types = [TRAINING, TRANSLATION]
+    return [*types, PAPER_FIGURES] if settings["scale"] == "paper" else types
 
 
-STUDY = Study("table3", _entry_types, Table3Settings)
+STUDY = Study("table3", _entry_types, figures_type(scale=str))
 
 
 def trainings(

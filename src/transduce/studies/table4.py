@@ -7,7 +7,7 @@ is trained on, and the linear form of the trees. All rows have the same number o
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, TypedDict
 
 from msgspec import Meta
 
@@ -28,10 +28,10 @@ from transduce.studies.comparison import (
     seeds_of,
     sizes_in_words,
 )
-from transduce.studies.results import Count, Percent, Results, Study, open_results
+from transduce.studies.results import Count, Percent, Results, Study, figures_type, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
-from transduce.studies.trainings import ProcessCell, Training
+from transduce.studies.trainings import TRAINING, Training
 from transduce.studies.treebanks import Treebanks, Variant, write_tree_texts
 
 # The order of the trainings (row, seed) gives a study that is stopped early as much as possible.
@@ -59,35 +59,25 @@ VARIANTS = {"data20": Variant(20), "data50": Variant(50), "topdown": Variant(for
 # ---- entries in results.json -------------------------------------------------------------------------------------
 
 
-class TreeScores(TypedDict):
-    """The scores of trees, in percent. valid: the number of outputs that are a tree over the words of the gold tree."""
-
-    sentences: Count
-    valid: Annotated[int, Meta(ge=0, le=1 << 62)]
-    precision: Percent
-    recall: Percent
-    f1: Percent
-    exact: Percent
-    tagging: Percent
-
-
-class ParserCurvePoint(TypedDict):
-    step: Count
-    valid_f1: Percent
-
-
-class ParserCell(ProcessCell):
-    """A training of a parser. f1: of the validation trees."""
-
-    f1: Percent
-    steps: Count
-    curve: list[ParserCurvePoint]
-    valid: TreeScores
-    test: NotRequired[TreeScores]
-
-
+# valid: the number of outputs that are a tree over the words of the gold tree.
+TREE_SCORES = figures_type(
+    "f1",
+    sentences=Count,
+    valid=Annotated[int, Meta(ge=0, le=1 << 62)],
+    precision=Percent,
+    recall=Percent,
+    exact=Percent,
+    tagging=Percent,
+)
+PARSER = figures_type(
+    "f1",
+    "steps",
+    curve=list[figures_type("step", valid_f1=Percent)],
+    valid=TREE_SCORES,
+    optional={"test": TREE_SCORES},
+)
 Table4Settings = TypedDict("Table4Settings", {"number of training trees": Count})
-STUDY = Study("table4", lambda name, settings: [ParserCell], Table4Settings)
+STUDY = Study("table4", lambda name, settings: [TRAINING, PARSER], Table4Settings)
 
 # ---- the study ---------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
@@ -29,55 +29,31 @@ from transduce.data.system import ask_to_end, processor_seconds, start_apart
 from transduce.errors import UserError
 from transduce.evaluation.page import duration
 from transduce.storage.run_log import reports
-from transduce.studies.results import Count, Duration, Percent, Perplexity, encode_config
+from transduce.studies.results import Count, Percent, encode_config, figures_type
 from transduce.studies.runner import Ending
 from transduce.studies.texts import TrainingData
 
 # ---- entries in results.json -------------------------------------------------------------------------------------
 
 
-class Penalty(TypedDict):
-    """The brevity penalty of a BLEU score, and the tokens of output and references."""
-
-    penalty: Annotated[float, Meta(ge=0, le=1)]
-    hyp_tokens: Annotated[int, Meta(ge=0)]
-    ref_tokens: Annotated[int, Meta(ge=0)]
-
-
-class Scores(TypedDict):
-    """All scores on a text, by name. brevity: of each BLEU."""
-
-    bleu_compound_split: NotRequired[Percent]
-    brevity: NotRequired[dict[str, Penalty]]
-
-
-class WholeScores(Scores):
-    """The scores of a second evaluation: of the mean of checkpoints, or on a second text."""
-
-    perplexity: Perplexity
-    bleu: Percent
-
-
-class ProcessCell(TypedDict):
-    """A training of `TrainingProcess`. Cells of 0.1.0 have no configuration."""
-
-    row: str
-    seed: int
-    parameters: Count
-    seconds: Duration
-    cpu_seconds: Duration
-    ended_at: NotRequired[str]
-    config: NotRequired[dict[str, Any]]
-
-
-class TrainingCell(ProcessCell):
-    """A training of translation. Cells of 0.1.0 have no brevity penalties, and no mean."""
-
-    perplexity: Perplexity
-    bleu: Percent
-    steps: NotRequired[Count]
-    valid: NotRequired[Scores]
-    valid_mean: NotRequired[WholeScores]
+_PENALTY = figures_type(
+    penalty=Annotated[float, Meta(ge=0, le=1)],
+    hyp_tokens=Annotated[int, Meta(ge=0)],
+    ref_tokens=Annotated[int, Meta(ge=0)],
+)
+_OTHER_SCORES = {"bleu_compound_split": Percent, "brevity": dict[str, _PENALTY]}
+# The scores of a second evaluation: of the mean of checkpoints, or on a second text.
+SCORES = figures_type("perplexity", "bleu", optional=_OTHER_SCORES)
+# A training of `TrainingProcess`. Entries of 0.1.0 have no configuration, no brevity penalties, and no mean.
+TRAINING = figures_type(
+    *("row", "seed", "parameters", "seconds", "cpu_seconds"),
+    optional={"ended_at": str, "config": dict[str, Any]},
+)
+TRANSLATION = figures_type(
+    "perplexity",
+    "bleu",
+    optional={"steps": Count, "valid": figures_type(optional=_OTHER_SCORES), "valid_mean": SCORES},
+)
 
 
 # ---- a training --------------------------------------------------------------------------------------------------
