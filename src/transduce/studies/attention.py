@@ -29,7 +29,7 @@ from transduce.model.transformer import parameter_count
 from transduce.studies import attention_forms
 from transduce.studies.attention_forms import SIZES, AttentionSizes, Shape, TrainedForm, forms, rows
 from transduce.studies.attention_report import report
-from transduce.studies.results import Cost, Count, Duration, Results, Study, figures_type, open_results
+from transduce.studies.results import Cost, Count, Duration, Results, Study, figures_type, open_results, settings_type
 from transduce.studies.runner import Control, Endings, Task, Work, in_turn, print_line, run_tasks, timed
 from transduce.studies.small_models import Streams, hashes, read_streams, train_small
 from transduce.training.halves import threads
@@ -46,7 +46,7 @@ def _entry_types(name: str, settings: Mapping[str, Any]) -> list[Any]:
     return [COSTS_OF_FORMS if name.startswith("costs-") else TRAINING]
 
 
-STUDY = Study("attention", _entry_types, figures_type(sizes=AttentionSizes))
+STUDY = Study("attention", _entry_types, figures_type(sizes=settings_type(AttentionSizes)))
 
 
 def run_attention(train: Path, valid: Path, out: Path, *, sizes: AttentionSizes = SIZES) -> Results:

@@ -35,7 +35,7 @@ from transduce.studies.results import Cost, Count
 
 @dataclass(frozen=True)
 class AttentionSizes:
-    """The sizes of a study. There are no defaults, so that results without a size are refused.
+    """The sizes of a study.
 
     Measurements. lengths: n of each, in ascending order. rounds: of each length. longest_square: above it, a form whose
     memory grows with n^2 is not measured. cost_heads, cost_width: of the heads.
@@ -48,31 +48,31 @@ class AttentionSizes:
     falls to 0. valid_texts: at most, of the validation text. mask_share: of the tokens, where they are masked.
     """
 
-    lengths: tuple[Count, ...]
-    rounds: tuple[Count, ...]
-    longest_square: Count
-    cost_heads: Count
-    cost_width: Count
-    reach: Count
-    n_global: Count
-    per_summary: Count
-    features: Count
-    rank: Count
-    block: Count
-    n_random: Count
-    ranks: tuple[Count, Count, Count]
-    length: Count
-    d_model: Count
-    n_layers: Count
-    n_heads: Count
-    vocab_size: Count
-    steps: Count
-    batch: Count
-    rate: Cost
-    warmup: Count
-    largest_gradient: Cost
-    valid_texts: Count
-    mask_share: Cost
+    lengths: tuple[Count, ...] = (256, 1_024, 4_096, 16_384)
+    rounds: tuple[Count, ...] = (7, 5, 3, 2)
+    longest_square: Count = 4_096
+    cost_heads: Count = 8
+    cost_width: Count = 64
+    reach: Count = 64
+    n_global: Count = 1
+    per_summary: Count = 8
+    features: Count = 256
+    rank: Count = 64
+    block: Count = 32
+    n_random: Count = 3
+    ranks: tuple[Count, Count, Count] = (6, 2, 2)
+    length: Count = 512
+    d_model: Count = 128
+    n_layers: Count = 3
+    n_heads: Count = 4
+    vocab_size: Count = 4_000
+    steps: Count = 400
+    batch: Count = 8
+    rate: Cost = 1e-3
+    warmup: Count = 40
+    largest_gradient: Cost = 1.0
+    valid_texts: Count = 32
+    mask_share: Cost = 0.15
 
 
 def sizes_of(settings: Mapping[str, Any]) -> AttentionSizes:
@@ -80,33 +80,7 @@ def sizes_of(settings: Mapping[str, Any]) -> AttentionSizes:
     return msgspec.convert(settings["sizes"], AttentionSizes)
 
 
-SIZES = AttentionSizes(
-    lengths=(256, 1_024, 4_096, 16_384),
-    rounds=(7, 5, 3, 2),
-    longest_square=4_096,
-    cost_heads=8,
-    cost_width=64,
-    reach=64,
-    n_global=1,
-    per_summary=8,
-    features=256,
-    rank=64,
-    block=32,
-    n_random=3,
-    ranks=(6, 2, 2),
-    length=512,
-    d_model=128,
-    n_layers=3,
-    n_heads=4,
-    vocab_size=4_000,
-    steps=400,
-    batch=8,
-    rate=1e-3,
-    warmup=40,
-    largest_gradient=1.0,
-    valid_texts=32,
-    mask_share=0.15,
-)
+SIZES = AttentionSizes()
 
 # ---- forms -------------------------------------------------------------------------------------------------------
 

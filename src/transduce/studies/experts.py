@@ -18,7 +18,6 @@ from transduce.evaluation.study_report import Report, Section, Table
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.experts import router_loss, routings
 from transduce.model.transformer import parameter_count
-from transduce.studies import small_models
 from transduce.studies.comparison import (
     NOT_RUN,
     Difference,
@@ -43,7 +42,7 @@ from transduce.studies.small_models import (
     train_on_segments,
 )
 
-SIZES = replace(small_models.SIZES, lengths=(64,))
+SIZES = SegmentSizes(lengths=(64,))
 N_EXPERTS = 8
 WIDE = 4  # times the width of the dense row
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -76,6 +76,11 @@ def figures_type(*names: str, optional: Mapping[str, Any] | None = None, **other
     needed = {**{name: FIGURES[name] for name in names}, **others}
     fields = [(name, kind | UnsetType, UNSET) for name, kind in (optional or {}).items()]
     return msgspec.defstruct("Figures", [*needed.items(), *fields], kw_only=True)
+
+
+def settings_type(sizes: Any) -> Any:
+    """Return the type of a dataclass of sizes in JSON. No size may be missing, also one that has a default."""
+    return figures_type(**get_type_hints(sizes, include_extras=True))
 
 
 def list_type(kind: Any) -> Any:

@@ -9,7 +9,7 @@ section 3.1). All budgets of a seed are the beginning of one order of segments.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -23,8 +23,7 @@ from transduce.evaluation.study_report import Report
 from transduce.family.configs import DecoderConfig
 from transduce.family.decoder_only import DecoderOnly
 from transduce.model.transformer import parameter_count
-from transduce.studies import small_models
-from transduce.studies.results import Cost, Count, Loss, Results, Study, figures_type, open_results
+from transduce.studies.results import Cost, Count, Loss, Results, Study, figures_type, open_results, settings_type
 from transduce.studies.runner import Work, in_pool, print_line, run_tasks, timed
 from transduce.studies.scaling_fit import RESAMPLES
 from transduce.studies.scaling_report import fit_laws, report
@@ -38,6 +37,7 @@ from transduce.studies.small_models import (
     train_small,
 )
 
+SHAPES = ((2, 32), (3, 48), (4, 64), (4, 96), (5, 128), (6, 160), (6, 208))  # layers and widths
 D_K = 16  # the width of a head
 SEED = 1
 LARGEST_GRADIENT = 1.0  # a larger norm is scaled down to this one
@@ -63,19 +63,21 @@ class SweepTraining:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The trainings of the study. There are no defaults, so that results without a setting are refused.
+    """The trainings of the study.
 
-    shapes: layers and widths. budgets: tokens, multiples of a batch. segment: tokens of a row. rows: of a batch.
+    shapes: as `SHAPES`. budgets: tokens, multiples of a batch. segment: tokens of a row. rows: of a batch.
     evaluated: maximum number of tokens of the validation text. peak_rate: the highest learning rate, times d_model.
     """
 
-    shapes: Annotated[tuple[tuple[Count, Count], ...], Meta(min_length=1)]
-    budgets: Annotated[tuple[Count, ...], Meta(min_length=1)]
-    vocab_size: Count
-    segment: Count
-    rows: Count
-    evaluated: Count
-    peak_rate: Cost
+    shapes: Annotated[tuple[tuple[Count, Count], ...], Meta(min_length=1)] = SHAPES
+    budgets: Annotated[tuple[Count, ...], Meta(min_length=1)] = tuple(262_144 * 2**i for i in range(5))
+    vocab_size: Count = 1_000
+    segment: Count = 128
+    rows: Count = 8
+    evaluated: Count = 65_536
+    # Trainings of 128 to 1,024 steps with widths of 32, 64 and 192 gave this rate. One rate times sqrt(d_model), as in
+    # eq. 3, was too low for the smallest of them, or too high for the largest.
+    peak_rate: Cost = 0.35
 
     def trainings(self) -> list[SweepTraining]:
         """Return all trainings, those with the most work first: two jobs then end at about the same time."""
@@ -84,8 +86,7 @@ class Sweep:
 
     def sizes(self) -> SegmentSizes:
         """Return the sizes of the texts and of the evaluation."""
-        return replace(
-            small_models.SIZES,
+        return SegmentSizes(
             vocab_size=self.vocab_size,
             segment=self.segment,
             rows=self.rows,
@@ -94,24 +95,13 @@ class Sweep:
         )
 
 
-# Trainings of 128 to 1,024 steps with widths of 32, 64 and 192 gave the peak rate. One rate times sqrt(d_model), as in
-# eq. 3, was too low for the smallest of them, or too high for the largest.
-SWEEP = Sweep(
-    shapes=((2, 32), (3, 48), (4, 64), (4, 96), (5, 128), (6, 160), (6, 208)),
-    budgets=tuple(262_144 * 2**i for i in range(5)),
-    vocab_size=1_000,
-    segment=128,
-    rows=8,
-    evaluated=65_536,
-    peak_rate=0.35,
-)
-
+SWEEP = Sweep()
 
 # A training. row: layers x width. embeddings: parameters of tokens and positions.
 TRAINING = figures_type(
     *("row", "steps", "parameters", "seconds", "cpu_seconds"), tokens=Count, embeddings=Count, loss=Loss, flops=Cost
 )
-STUDY = Study("scaling", lambda name, settings: [TRAINING], figures_type(sweep=Sweep))
+STUDY = Study("scaling", lambda name, settings: [TRAINING], figures_type(sweep=settings_type(Sweep)))
 
 # ---- the study ---------------------------------------------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from transduce.evaluation.study_report import Report
 from transduce.family.configs import DecoderConfig
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.transformer_xl import NO_MEMORY, TransformerXL
-from transduce.studies.results import Cost, Count, Percent, Results, Study, figures_type, open_results
+from transduce.studies.results import Cost, Count, Percent, Results, Study, figures_type, open_results, settings_type
 from transduce.studies.runner import Work, in_pool, run_tasks, timed
 from transduce.training.flops import ADDED_COUNTS
 from transduce.training.optimizer import adam, learning_rate
@@ -41,21 +41,20 @@ class SegmentSizes:
 
     segment: tokens of a row in training. rows: of a batch. lengths: multiples of `segment` at which the models are
     evaluated, in ascending order. evaluated: maximum number of tokens of the validation text.
-    There are no defaults, so that results without a size are refused.
     """
 
-    vocab_size: Count
-    d_model: Count
-    n_layers: Count
-    n_heads: Count
-    segment: Count
-    rows: Count
-    steps: Count
-    warmup: Count
-    lr_factor: Cost
-    dropout: Percent
-    lengths: Annotated[tuple[Count, ...], Meta(min_length=1)]
-    evaluated: Count
+    vocab_size: Count = 4_000
+    d_model: Count = 128
+    n_layers: Count = 4
+    n_heads: Count = 4
+    segment: Count = 64
+    rows: Count = 32
+    steps: Count = 900
+    warmup: Count = 200
+    lr_factor: Cost = 0.4
+    dropout: Percent = 0.1
+    lengths: Annotated[tuple[Count, ...], Meta(min_length=1)] = (64, 128, 256, 512)
+    evaluated: Count = 32_768
 
     def decoder(self) -> DecoderConfig:
         """Return the configuration of a decoder of these sizes."""
@@ -69,23 +68,10 @@ class SegmentSizes:
         )
 
 
-SIZES = SegmentSizes(
-    vocab_size=4_000,
-    d_model=128,
-    n_layers=4,
-    n_heads=4,
-    segment=64,
-    rows=32,
-    steps=900,
-    warmup=200,
-    lr_factor=0.4,
-    dropout=0.1,
-    lengths=(64, 128, 256, 512),
-    evaluated=32_768,
-)
+SIZES = SegmentSizes()
 
 
-SETTINGS = figures_type(sizes=SegmentSizes)
+SETTINGS = figures_type(sizes=settings_type(SegmentSizes))
 SMALL_TRAINING = figures_type("row", "seed", "parameters", "steps", "seconds", "cpu_seconds")
 
 # ---- a study -----------------------------------------------------------------------------------------------------
