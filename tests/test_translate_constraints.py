@@ -101,7 +101,7 @@ def test_a_blank_line_meets_no_phrase(noisy: Translator) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_a_batch_does_not_change_an_output(toy: Toy, precision: str) -> None:
     if precision == "int8" and compiled() is None:
-        pytest.skip("needs a C++ compiler")
+        pytest.skip("needs compiled kernels")
     model = transduce.load(toy.model, precision=precision)
     together = model.translate(LINES, constraints=CONSTRAINTS, n_best=2)
     for i, (line, constraint) in enumerate(zip(LINES, CONSTRAINTS, strict=True)):

@@ -17,7 +17,7 @@ from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.shortlist.learning import learn_shortlist, read_ids
 from transduce.interop import ctranslate2_engine
 
-needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler")
+needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs compiled kernels")
 OPTIONS = [{}, {"beam_size": 1}, {"n_best": 3}, {"lookahead": 2}, {"split": "sentences"}, {"mbr": 4, "beam_size": 4}]
 
 

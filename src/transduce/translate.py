@@ -199,7 +199,7 @@ class Translator:
 
     @property
     def kernels(self) -> str:
-        """The kernels of the search: "cuda", or "compiled" on a CPU with a C++ compiler, else "torch"."""
+        """The kernels of the search: "cuda", or "compiled" on a CPU for which they are installed, else "torch"."""
         if self._device.type == "cuda":
             return "cuda"
         return "torch" if self._device.type != "cpu" or compiled() is None else "compiled"

@@ -1,7 +1,7 @@
 // Runs kernels of translation as a program, for a processor that an emulator imitates. The sizes are arguments, the inputs
 // come from standard input, and the outputs go to standard output, both as the bytes of arrays.
 
-#include KERNELS
+#include "kernels.cpp"
 
 #include <cstdio>
 #include <cstdlib>

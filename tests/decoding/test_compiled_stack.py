@@ -16,7 +16,7 @@ from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.decoder import reordered
 
 KERNELS = compiled()
-pytestmark = pytest.mark.skipif(KERNELS is None, reason="needs a C++ compiler")
+pytestmark = pytest.mark.skipif(KERNELS is None, reason="needs compiled kernels")
 
 configs = st.builds(
     ModelConfig,

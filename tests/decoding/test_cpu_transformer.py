@@ -21,7 +21,7 @@ from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.kernels import PLAIN, Kernels
 from transduce.translate import Translator
 
-needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler")
+needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs compiled kernels")
 both = pytest.mark.parametrize("kernels", [PLAIN, pytest.param(compiled(), marks=needs_compiled)], ids=["plain", "c++"])
 BOUNDS: dict[Precision, float] = {"fp32": 2e-6, "bf16": 3e-2, "int8": 6e-2}  # relative error of logits
 

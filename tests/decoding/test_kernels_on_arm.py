@@ -11,24 +11,37 @@ from support.levels import ARM
 from torch import Tensor
 from torch.testing import assert_close
 
-from transduce.decoding.compile_kernels import FLAGS, LEVELS, SOURCE
+from transduce.decoding.cpu_levels import LIBRARIES
 from transduce.decoding.kernels import PLAIN, Visible
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
+TOOLS = COMPILER, EMULATOR, "cmake"
 pytestmark = [
     pytest.mark.slow,
-    *(pytest.mark.skipif(shutil.which(tool) is None, reason=f"needs {tool}") for tool in (COMPILER, EMULATOR)),
+    *(pytest.mark.skipif(shutil.which(tool) is None, reason=f"needs {tool}") for tool in TOOLS),
 ]
 
 
-@pytest.fixture(scope="module", params=[*ARM, "portable"])
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    built = tmp_path_factory.mktemp(request.param) / "run_kernels"
-    flags = [*(flag for flag in FLAGS if flag != "-shared"), *LEVELS[request.param].flags, f'-DKERNELS="{SOURCE}"']
-    subprocess.run(
-        [COMPILER, *flags, "-w", "-static", Path(__file__).with_name("run_kernels.cpp"), "-o", built], check=True
-    )
-    return built
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs, built as the installation builds the libraries. Each has the name of its level."""
+    folder = tmp_path_factory.mktemp("programs")
+    settings = {
+        "CMAKE_SYSTEM_NAME": "Linux",
+        "CMAKE_SYSTEM_PROCESSOR": "aarch64",
+        "CMAKE_CXX_COMPILER": COMPILER,
+        "CMAKE_EXE_LINKER_FLAGS": "-static",
+        "PROGRAM": Path(__file__).with_name("run_kernels.cpp"),
+    }
+    options = [f"-D{name}={value}" for name, value in settings.items()]
+    subprocess.run(["cmake", "-S", LIBRARIES.parent, "-B", folder, *options], check=True)
+    subprocess.run(["cmake", "--build", folder], check=True)
+    return folder
+
+
+@pytest.fixture(params=[*ARM, "portable"])
+def program(request: pytest.FixtureRequest, programs: Path) -> Path:
+    return programs / request.param
 
 
 def noise(*shape: int, seed: int = 1) -> Tensor:

@@ -19,7 +19,7 @@ from transduce.decoding.kernels import Kernels
 from transduce.decoding.running_search import Job, RunningSearch
 
 SMALL = ModelConfig(vocab_size=40, d_model=32, n_encoder_layers=3, n_decoder_layers=2, n_heads=4, d_ff=48, dropout=0.0)
-needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler")
+needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs compiled kernels")
 SETTINGS = SearchConfig(beam_size=4, max_extra_tokens=8)
 
 

@@ -255,7 +255,7 @@ ENVIRONMENTS = [
       ("0", "1", "2", "99999999", "-5", "x")),
     *(Attack("translate", 2, "MODELS: expected a value", environment={"COLUMNS": columns}) for columns in ("0", "1")),
     Attack("recipes", 0, "vaswani2017-base", environment={"COLUMNS": "99999999"}),
-    Attack("translate model --precision int8", 0, stdin="short.txt", environment={"XDG_CACHE_HOME": "train.en"}),
+    Attack("translate model", 2, "expected one of", stdin="short.txt", environment={"TRANSDUCE_CPU_LEVEL": "x"}),
     Attack("translate model", 0, stdin="short.txt", environment={"OMP_NUM_THREADS": "x"}),
     Attack("check train.en train.de", 0, environment={"TERM": "x" * 10_000, "NO_COLOR": "1"}),
 ]  # fmt: skip

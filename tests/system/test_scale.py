@@ -18,7 +18,7 @@ from transduce.model.attention import reference_attention
 from transduce.training.loss import projected_cross_entropy
 
 LENGTH = 1_024  # n x n: a megabyte of booleans; the widest layer of the tiny model: 48 kB
-needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs a C++ compiler")
+needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs compiled kernels")
 both = pytest.mark.parametrize("kernel", [PLAIN, pytest.param(compiled(), marks=needs_compiled)], ids=["plain", "c++"])
 
 

@@ -211,9 +211,6 @@ def start(load: "Loader") -> None:
         bound_metrics = None if metrics_port is None else stack.enter_context(bind(metrics_host, metrics_port))
         loaded = load()
         description = loaded.description
-        if description.precision == "int8" and description.kernels == "torch":
-            needs = "they need a C++ compiler, such as g++; or take fp32"
-            _print(f"int8 without compiled kernels is four to eight times slower; {needs}")
 
         def on_ready(address: str) -> None:
             d = description

@@ -1,7 +1,7 @@
 """The kernels of translation on a CPU in C++ (native/kernels.cpp), and whole stacks of layers as one call.
 
-Installing needs no compiler. The first use compiles the kernels (compile_kernels.py). `kernels.PLAIN` is their
-definition. The structs here equal the structs of kernels.cpp.
+The installation compiles them, and cpu_levels.py chooses a library. `kernels.PLAIN` is their definition. The structs
+here equal the structs of kernels.cpp.
 """
 
 import ctypes
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.decoding.compile_kernels import library
 from transduce.decoding.cpu_cache import CpuCache, Tables
+from transduce.decoding.cpu_levels import library
 from transduce.decoding.kernels import Visible
 
 POINTER = ctypes.c_void_p
@@ -214,7 +214,7 @@ def _integers(values: tuple[int, ...]) -> ctypes.Array[ctypes.c_int64]:
 
 @functools.cache
 def compiled() -> Compiled | None:
-    """Return the compiled kernels; None where this machine cannot compile them."""
+    """Return the compiled kernels; None where the installation had no compiler."""
     functions = library()
     return None if functions is None else Compiled(functions)
 

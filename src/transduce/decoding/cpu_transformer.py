@@ -26,7 +26,7 @@ LEAST_ROOM = 256  # rows of a new table: more than one sentence needs in most se
 class CpuTransformer:
     """A trained `model`, ready to translate in `precision` on a CPU.
 
-    kernels: None takes the compiled ones if this machine can compile and run them, else those in torch.
+    kernels: None takes the compiled ones if they are installed, else those in torch.
     """
 
     def __init__(self, model: Transformer, precision: Precision, kernels: Kernels | None = None) -> None:

@@ -30,7 +30,7 @@ ROOM = 64  # new tokens of each text that the first tables have room for
 class CpuLanguageModel:
     """A trained `model`, prepared to continue texts in `precision` on a CPU.
 
-    kernels: None takes the compiled ones if this machine can compile and run them, else those in torch.
+    kernels: None takes the compiled ones if they are installed, else those in torch.
     """
 
     def __init__(self, model: GPT2 | Llama, precision: Precision, kernels: Kernels | None = None) -> None:
