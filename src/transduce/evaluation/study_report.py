@@ -4,7 +4,7 @@ A report is a title, a lead, and sections of paragraphs, tables and figures. The
 """
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -55,7 +55,7 @@ class Section:
     """A heading and the blocks below it."""
 
     heading: str
-    blocks: Sequence[Block]
+    blocks: list[Block]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,23 @@ class Report:
     title: str
     lead: str
     sections: Sequence[Section]
+
+
+def fill_report(template: Path, parts: Mapping[str, Any]) -> Report:
+    """Return the report of a Markdown file: a title, a lead, and below each heading its paragraphs.
+
+    {NAME} in the file is a part, as in `str.format`. In a paragraph without other text, it is a block or several.
+    """
+    title, lead, *paragraphs = (" ".join(text.splitlines()) for text in template.read_text("utf-8").split("\n\n"))
+    sections: list[Section] = []
+    for paragraph in paragraphs:
+        text = paragraph.format_map(parts).strip()
+        if text.startswith("## "):
+            sections.append(Section(text.removeprefix("## "), []))
+            continue
+        part = parts.get(paragraph[1:-1], text)
+        sections[-1].blocks.extend([part] if isinstance(part, Block) else part)
+    return Report(title.format_map(parts).removeprefix("# "), lead.format_map(parts).strip(), sections)
 
 
 def write_report(out: Path, report: Report, sessions: Sequence[dict[str, Any]]) -> None:

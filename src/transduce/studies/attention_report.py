@@ -5,9 +5,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from transduce.evaluation.study_charts import powers_svg
-from transduce.evaluation.study_report import Figure, Report, Section, Table
+from transduce.evaluation.study_report import Figure, Report, Table
 from transduce.studies.attention_forms import AttentionForm, AttentionSizes, TrainedForm, forms, layers, rows, sizes_of
-from transduce.studies.comparison import NOT_RUN, Difference, Samples, as_points, by_verdict, curves_figure, ends_in_ms
+from transduce.studies.comparison import (
+    NOT_RUN,
+    Difference,
+    Samples,
+    as_points,
+    by_verdict,
+    curves_figure,
+    ends_in_ms,
+    report_of,
+)
 from transduce.studies.results import Entry, Results
 
 IN_FIGURES = ("fused", "window", "performer", "reference")
@@ -18,50 +27,26 @@ def report(results: Results) -> Report:
     """Return the report of what has been measured and trained, with the sizes of the results."""
     sizes = sizes_of(results.settings)
     costs = {n: results.entries[f"costs-{n}"]["forms"] for n in sizes.lengths if results.is_done(f"costs-{n}")}
-    n_done = sum(len(results.done(row.name)) for row in rows(sizes))
-    n_trainings = sum(len(row.seeds) for row in rows(sizes))
-    losses = [block for causal in (True, False) for block in _losses(results, sizes, causal=causal)]
-    of_forms, of_layers = (
-        [_table(costs, sizes, items, cell, kind) for cell in (_time, _memory)]
-        for items, kind in ((forms(sizes), "form"), (layers(sizes), "layer"))
-    )
-    return Report(
-        "Forms of attention: cost and quality",
-        f"Efficient forms of attention compared with exact attention, in fp32 on a CPU: {len(costs)} of "
-        f"{len(sizes.lengths)} lengths measured, {n_done} of {n_trainings} models trained.",
-        [
-            Section("Time", [of_forms[0], *_figures(costs, sizes), time_in_words(sizes)]),
-            Section("Memory", [of_forms[1], MEMORY, *memory_claims(costs, forms(sizes))]),
-            Section("Whole layers", [*of_layers, *cache_sizes(costs, sizes), LAYERS]),
-            Section("Loss", losses),
-            Section("Method of the trainings", [method(sizes), VERDICT]),
-        ],
+    return report_of(
+        results,
+        n_lengths=len(costs),
+        n_all_lengths=len(sizes.lengths),
+        n_models=sum(len(results.done(row.name)) for row in rows(sizes)),
+        n_all_models=sum(len(row.seeds) for row in rows(sizes)),
+        fewest_rounds=min(sizes.rounds),
+        most_rounds=max(sizes.rounds),
+        form_times=_table(costs, sizes, forms(sizes), _time, "form"),
+        form_memory=_table(costs, sizes, forms(sizes), _memory, "form"),
+        layer_times=_table(costs, sizes, layers(sizes), _time, "layer"),
+        layer_memory=_table(costs, sizes, layers(sizes), _memory, "layer"),
+        figures=_figures(costs, sizes),
+        memory_claims=memory_claims(costs, forms(sizes)),
+        caches=cache_sizes(costs, sizes),
+        losses=[block for causal in (True, False) for block in _losses(results, sizes, causal=causal)],
     )
 
 
 # ---- costs -------------------------------------------------------------------------------------------------------
-
-MEMORY = (
-    "MB that torch holds at once in both passes, above the inputs, the weights of the form and the gradient of the "
-    "output. The same arithmetic always gives the same figure."
-)
-LAYERS = (
-    "Milliseconds, then MB, as above, of self-attention with its projections: Longformer's global positions and tensor "
-    "product attention have separate projections, which a function of queries, keys and values does not show. The "
-    "factor compares with the exact layer under the same mask. The gradients of the weights count as memory."
-)
-
-
-def time_in_words(sizes: AttentionSizes) -> str:
-    """Return how the time was measured."""
-    return (
-        "Milliseconds of processor time of a forward and of a backward pass over one text, "
-        f"{sizes.cost_heads} heads of {sizes.cost_width}, on one thread: the minimum of {min(sizes.rounds)} to "
-        f"{max(sizes.rounds)} rounds, in which the forms take turns. The factor compares both passes with the fused "
-        "kernel under the same mask. Strided, fixed and BigBird are masks here: they show the pattern, not the speed "
-        "of a kernel made for it. Forms that "
-        f"hold n² values are not run above n = {sizes.longest_square:,}."
-    )
 
 
 def _table(
@@ -157,26 +142,6 @@ def _figures(costs: Costs, sizes: AttentionSizes) -> list[Figure]:
 
 
 # ---- losses ------------------------------------------------------------------------------------------------------
-
-VERDICT = (
-    "A form is better or worse than exact attention if the whole 95 % interval of the difference of their mean losses "
-    "is on one side of 0; otherwise the comparison is inconclusive. The interval is Student's, with the spread between "
-    "the seeds of exact attention, pooled over the exact rows of a table. A form with one seed has no spread between "
-    "seeds: it is taken to be the same. A small model that has just begun to learn uses little of a long context, so "
-    "what a form leaves out costs less here than in a large one."
-)
-
-
-def method(sizes: AttentionSizes) -> str:
-    """Return the method of the trainings in words."""
-    return (
-        f"Nats for each predicted token of the validation text (at most {sizes.valid_texts} texts), after "
-        f"{sizes.steps:,} steps on batches of {sizes.batch} texts of {sizes.length} tokens: the next token, or the "
-        f"{sizes.mask_share:.0%} of tokens that are masked. All models have {sizes.n_layers} layers, d_model "
-        f"{sizes.d_model}, {sizes.n_heads} heads, and a vocabulary of at most {sizes.vocab_size:,}. Adam's learning "
-        f"rate rises to {sizes.rate:g} in {sizes.warmup} steps, then falls to 0. All models of a table have the same "
-        "steps, and the same order of texts for a seed. A base is the exact attention that a row is compared with."
-    )
 
 
 def _losses(results: Results, sizes: AttentionSizes, *, causal: bool) -> tuple[Table, str]:

@@ -5,8 +5,7 @@ import statistics
 from collections.abc import Iterable
 
 from transduce.config.schema import Config, architecture
-from transduce.evaluation.page import duration
-from transduce.evaluation.study_report import Report, Section, Table
+from transduce.evaluation.study_report import Report, Table
 from transduce.studies.comparison import (
     NOT_RUN,
     Difference,
@@ -16,6 +15,7 @@ from transduce.studies.comparison import (
     claim_verdict,
     factor,
     mean_and_range,
+    report_of,
     rows_table,
     seeds_of,
 )
@@ -30,50 +30,29 @@ SMOOTHING = ("smoothing0.1", "smoothing0")
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
     study = _Study(results)
-    entries = results.done()
-    cost = duration(sum(entry["cpu_seconds"] for entry in entries))
-    lead = f"Three sentences of the paper as experiments on a small text: {len(entries)} trainings done, {cost} of "
-    lead += f"processor time. The model is {study.model()}."
-    lead = " ".join([lead, *results.failures()])
-    return Report(
-        "Claims of the paper at small scale",
-        lead,
-        [
-            Section("Section 3.2.1: the factor 1/sqrt(d_k)", [study.scaling_sentence(), study.scaling(), SOFTMAX]),
-            Section(
-                "Section 3.5: sinusoids on longer text",
-                [study.positions_sentence(), study.positions(), f"{study.texts()} {LONGER}", DEMO],
-            ),
-            Section("Section 5.4: label smoothing", [study.smoothing_sentence(), study.smoothing()]),
-            Section("Method", [METHOD, study.schedules()]),
-        ],
+    accuracy = study.change(*SMOOTHING, "accuracy") if study.has_accuracy() else None
+    return report_of(
+        results,
+        model=study.model(),
+        widths="; for ".join(f"d_k {width}: {study.scaling_verdict(width)}" for width in WIDTHS),
+        scaling=study.scaling(),
+        extrapolation=_is_worse(study.change("learned", "sinusoids", "test", "perplexity")),
+        on_short=as_factor(study.change("learned", "sinusoids", "perplexity")) or NOT_RUN,
+        relative=as_factor(study.change(RELATIVE, "sinusoids", "test", "perplexity")) or NOT_RUN,
+        positions=study.positions(),
+        pairs=study.pairs(),
+        demo_bleu=DEMO_BLEU,
+        demo_exact=DEMO_EXACT,
+        smoothed_perplexity=_is_worse(study.change(*SMOOTHING, "perplexity")),
+        accuracy=_is_improved(accuracy, " %"),
+        bleu=_is_improved(study.change(*SMOOTHING, "bleu"), ""),
+        smoothing=study.smoothing(),
+        schedules=study.schedules(),
     )
 
 
-SOFTMAX = (
-    "Without the factor, the scores of a row have a variance of d_k, if a component of a query and one of a key have "
-    "variance 1; the column of components has the product of these variances. The gradient is the Frobenius norm of "
-    "the Jacobian of the softmax, which is 0 where one weight is 1. Variance and gradient are means over all heads, "
-    "layers and rows of the first validation sentences, at the start of the training and at its end."
-)
-LONGER = (
-    "Learned positions that no training pair reaches keep their random values. Shaw et al. (2018) have the relative "
-    "positions: a vector for each distance up to 8, which is added to keys and values, and no other positions."
-)
 # From docs/results.md, the run on an idle machine.
 DEMO_BLEU, DEMO_EXACT = ("97.97", "44.19"), ("93.6", "3.6")
-DEMO = (
-    "For comparison, from another experiment, `transduce demo`: a Transformer with sinusoids has a BLEU of "
-    f"{DEMO_BLEU[0]} on sentences as long as in its training, and {DEMO_BLEU[1]} on longer ones; {DEMO_EXACT[0]} % and "
-    f"{DEMO_EXACT[1]} % of the outputs are exact. It has no model with other positions."
-)
-METHOD = (
-    "A sentence holds, or does not hold, if the whole 95 % interval of the difference (Student's t, with the spread "
-    "between the seeds of the two rows that are compared) is on one side of no difference. It also holds if all "
-    "trainings of the worse row diverged, and none of the other. A figure of several seeds is their mean, with the "
-    "lowest and the highest. Perplexity is per token of the validation text, unsmoothed. BLEU is sacreBLEU 13a, of "
-    "beam search."
-)
 
 
 class _Study:
@@ -117,14 +96,10 @@ class _Study:
             lengths = sorted({(config.train.max_steps, config.train.warmup_steps) for config in self.configs(rows)})
             words = [f"{steps:,} steps, {warmup:,} of them warm-up" for steps, warmup in lengths]
             parts.append(f"{claim}: {' or '.join(words) or 'not recorded'}")
-        return f"Length of each training, by claim. {'; '.join(parts)[0].upper()}{'; '.join(parts)[1:]}."
+        words = "; ".join(parts)
+        return words[0].upper() + words[1:]
 
     # ---- §3.2.1 --------------------------------------------------------------------------------------------------
-
-    def scaling_sentence(self) -> str:
-        parts = [f"d_k {width}: {self.scaling_verdict(width)}" for width in WIDTHS]
-        ratio = "perplexity without it, divided by the perplexity with it"
-        return f"Without the factor, learning is worse ({ratio}). For {'; for '.join(parts)}."
 
     def scaling_verdict(self, width: int) -> str:
         """Return the verdict for a d_k, with the trainings that diverged: all of one row decide without an interval."""
@@ -165,18 +140,7 @@ class _Study:
 
     # ---- §3.5 ----------------------------------------------------------------------------------------------------
 
-    def positions_sentence(self) -> str:
-        change = self.change("learned", "sinusoids", "test", "perplexity")
-        on_short = self.change("learned", "sinusoids", "perplexity")
-        relative = self.change(RELATIVE, "sinusoids", "test", "perplexity")
-        return (
-            "Sinusoids may allow the model to extrapolate to sequences longer than in training, compared with learned "
-            "positions (perplexity of learned positions, divided by the perplexity of sinusoids, on longer pairs). "
-            f"This {_is_worse(change)}. On short pairs: {as_factor(on_short) or NOT_RUN}. Relative positions, divided "
-            f"by sinusoids, on longer pairs: {as_factor(relative) or NOT_RUN}."
-        )
-
-    def texts(self) -> str:
+    def pairs(self) -> str:
         """Return the sentence on the pairs of the trainings and of the evaluations."""
         settings = self.results.settings
         if "short training pairs" not in settings:
@@ -208,16 +172,8 @@ class _Study:
 
     # ---- §5.4 ----------------------------------------------------------------------------------------------------
 
-    def smoothing_sentence(self) -> str:
-        smoothed, plain = SMOOTHING
-        is_measured = all("accuracy" in entry for row in SMOOTHING for entry in self.entries(row))
-        perplexity = self.change(smoothed, plain, "perplexity")
-        accuracy = self.change(smoothed, plain, "accuracy") if is_measured else None
-        bleu = self.change(smoothed, plain, "bleu")
-        return (
-            f"Label smoothing hurts perplexity: {_is_worse(perplexity)}. It improves accuracy: "
-            f"{_is_improved(accuracy, ' %')}. It improves BLEU: {_is_improved(bleu, '')}."
-        )
+    def has_accuracy(self) -> bool:
+        return all("accuracy" in entry for row in SMOOTHING for entry in self.entries(row))
 
     def smoothing(self) -> Table:
         lines = []

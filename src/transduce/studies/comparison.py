@@ -8,12 +8,14 @@ import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from transduce.config.schema import Config, architecture
+from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import COLOURS
-from transduce.evaluation.study_report import Figure, Table
-from transduce.studies.results import Entry
+from transduce.evaluation.study_report import Figure, Report, Table, fill_report
+from transduce.studies.results import Entry, Results
 
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # Student's t by degrees of freedom from 1
 
@@ -158,6 +160,7 @@ def overall(verdicts: Collection[ClaimVerdict]) -> ClaimVerdict:
 # ---- text --------------------------------------------------------------------------------------------------------
 
 NOT_RUN = "not run"
+REPORTS = Path(__file__).with_name("reports")
 Points = Sequence[tuple[float, float]]
 Curves = Mapping[str, Points]
 
@@ -188,6 +191,23 @@ def as_points(change: Difference | None, *, digits: int = 2) -> str:
         return ""
     text = f"{change.value:+.{digits}f}"
     return text + (f", {change.interval[0]:+.{digits}f} to {change.interval[1]:+.{digits}f}" if change.interval else "")
+
+
+def report_of(results: Results, **parts: Any) -> Report:
+    """Return the report of a study by its file in `reports`.
+
+    parts: what the names in the file stand for, besides the settings of the study, the number of entries, those that
+    are done, their processor time, and the failures as blocks and as text.
+    """
+    done, failures = results.done(), results.failures()
+    general: dict[str, Any] = {
+        "done": len(done),
+        "total": len(results.entries),
+        "cost": duration(sum(entry.get("cpu_seconds", 0) for entry in done)),
+        "failures": failures,
+        "failed": "".join(failures),
+    }
+    return fill_report(REPORTS / f"{results.study.name}.md", {**results.settings, **general, **parts})
 
 
 def not_run(titles: Iterable[str]) -> list[str]:

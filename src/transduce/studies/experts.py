@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from transduce.evaluation.study_report import Report, Section, Table
+from transduce.evaluation.study_report import Report, Table
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.experts import router_loss, routings
 from transduce.model.transformer import parameter_count
@@ -25,6 +25,7 @@ from transduce.studies.comparison import (
     as_factor,
     by_verdict,
     mean_and_range,
+    report_of,
     rows_table,
 )
 from transduce.studies.results import Cost, Duration, Entry, Results, Study, figures_type, list_type
@@ -38,7 +39,6 @@ from transduce.studies.small_models import (
     batches,
     flops_per_token,
     perplexities,
-    progress_in_words,
     train_on_segments,
 )
 
@@ -130,40 +130,10 @@ def report(results: Results) -> Report:
     groups = by_verdict({ROWS[row].title: change for row, change in changes.items()})
     parts = "; ".join(f"{verdict}: {', '.join(titles)}" for verdict, titles in groups.items())
     sentence = f"Compared with the dense network after as many steps, {parts}." if parts else "Nothing to compare yet."
-    lead = "Small language models with a mixture of experts in each layer, compared with the dense network"
-    sections = [
-        Section("Perplexity and FLOPs", [sentence, _table(entries, changes), BALANCE]),
-        Section("Method", [method(results.settings["sizes"]), VERDICT]),
-    ]
-    return Report("Mixtures of experts", f"{lead}: {progress_in_words(results)}", sections)
-
-
-BALANCE = (
-    "FLOPs count the products of a training step, forward and backward, for a token. The share of an expert is its "
-    "share of the last evaluated tokens, divided by an even share. It is at most 8 where a token has one expert, and 4 "
-    "where it has two. The figures are means over layers and seeds of the highest and of the lowest share."
-)
-VERDICT = (
-    "A row is better or worse if the whole 95 % interval of the factor (Student's t, with the spread of the logarithm "
-    "between seeds pooled over all rows) is on one side of 1. A figure is the mean of the seeds, with the lowest and "
-    "the highest."
-)
-
-
-def method(sizes: dict[str, Any]) -> str:
-    """Return the method in words."""
-    shape = f"{sizes['n_layers']} layers, d_model {sizes['d_model']}, {sizes['n_heads']} heads"
-    return (
-        f"A decoder of {shape}, with RoPE, the norm before each part, GELU, dropout {sizes['dropout']:g} and a "
-        f"vocabulary of at most {sizes['vocab_size']:,}. The dense network has 4 d_model units. All rows have the same "
-        f"batches of {sizes['rows']} segments of {sizes['segment']} tokens, {sizes['steps']:,} steps, and no separate "
-        "choice of settings. Switch has a capacity of 1.25 in training. The factor of its loss and of Mixtral's is "
-        "0.01. The factor of the two losses of noisy top-k is 0.1."
-    )
+    return report_of(results, sentence=sentence, table=_table(entries, changes))
 
 
 def _table(entries: Mapping[str, Sequence[Entry]], changes: Mapping[str, Difference | None]) -> Table:
-
     def cells(row: str, seeds: Sequence[Entry]) -> list[str]:
         return [
             f"{seeds[0]['parameters']:,}",

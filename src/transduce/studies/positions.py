@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from transduce.evaluation.study_report import Report, Section
+from transduce.evaluation.study_report import Report
 from transduce.family.configs import TransformerXLConfig, sizes_of
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.positions import Bucketed, Rotary
@@ -25,6 +25,7 @@ from transduce.studies.comparison import (
     by_verdict,
     mean_and_range,
     paired_difference,
+    report_of,
     rows_table,
 )
 from transduce.studies.results import Count, Results, Study, figures_type, list_type
@@ -37,7 +38,6 @@ from transduce.studies.small_models import (
     SmallStudy,
     Streams,
     perplexities,
-    progress_in_words,
     train_on_segments,
 )
 
@@ -125,8 +125,7 @@ def points(lengths: Sequence[int], values: Sequence[float]) -> list[dict[str, fl
 
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
-    sizes = results.settings["sizes"]
-    lengths = sizes["lengths"]
+    lengths = results.settings["sizes"]["lengths"]
     curves = {row: _curves(results, row, lengths) for row in TITLES}
     changes = {row: paired_difference([math.log(curve[-1] / curve[0]) for curve in curves[row]]) for row in TITLES}
     words = {"better": "get better", "worse": "get worse", "inconclusive": "inconclusive"}
@@ -138,15 +137,7 @@ def report(results: Results) -> Report:
     for row, title in TITLES.items():
         cells = [mean_and_range(values) for values in zip(*curves[row], strict=True)]
         lines.append([title, *cells, as_factor(changes[row]), str(len(curves[row]))] if cells else [title, NOT_RUN])
-    return Report(
-        "Positions beyond the training length",
-        f"Small language models, trained on segments of {sizes['segment']} tokens and evaluated on up to "
-        f"{lengths[-1]}: {progress_in_words(results)}",
-        [
-            Section("Perplexity by length", [sentence, rows_table(head, lines), SCALED]),
-            Section("Method", [method(sizes), VERDICT]),
-        ],
-    )
+    return report_of(results, longest=lengths[-1], sentence=sentence, table=rows_table(head, lines))
 
 
 def _curves(results: Results, row: str, lengths: Sequence[int]) -> list[list[float]]:
@@ -154,29 +145,3 @@ def _curves(results: Results, row: str, lengths: Sequence[int]) -> list[list[flo
     all_points = [entry["points"].get(row, []) for entry in results.done()]
     seeds = [{point["length"]: point["perplexity"] for point in points} for points in all_points]
     return [[curve[n] for n in lengths] for curve in seeds if curve.keys() >= {*lengths}]
-
-
-SCALED = (
-    "The rows of scaled RoPE are the models of the row RoPE with other frequencies, without more training. Linear, NTK "
-    "and YaRN scale by the longest length over the training length, at all lengths. Dynamic NTK scales by the length "
-    "at hand."
-)
-VERDICT = (
-    "A row gets better or worse if the whole 95 % interval of the factor is on one side of 1. The interval is "
-    "Student's, of the logarithms of the factors of the row's seeds. A figure is the mean of the seeds, with the "
-    "lowest and the highest."
-)
-
-
-def method(sizes: dict[str, Any]) -> str:
-    """Return the method in words."""
-    shape = f"{sizes['n_layers']} layers, d_model {sizes['d_model']}, {sizes['n_heads']} heads"
-    return (
-        f"A decoder of {shape}, with the norm before each part, GELU, dropout {sizes['dropout']:g} and a vocabulary of "
-        f"at most {sizes['vocab_size']:,}. Transformer-XL has the norm after each part, ReLU, and a memory of "
-        f"{sizes['segment']} tokens in training. All rows have the same batches of {sizes['rows']} segments, "
-        f"{sizes['steps']:,} steps, and no separate choice of settings. The validation text is cut into blocks of "
-        "each length. So all lengths evaluate the same tokens, and differ in what is before them. Transformer-XL reads "
-        "a block in segments, and remembers all of it. Learned rows of positions that no segment reaches keep their "
-        "random values. The buckets of T5's bias end at the length of a segment, so that the training reaches all."
-    )

@@ -7,11 +7,10 @@ from typing import Any, TypeVar
 
 from transduce.errors import UserError
 from transduce.evaluation.charts import axes, dot, log_axis, stretch, strokes
-from transduce.evaluation.study_report import Figure, Report, Section, Table
-from transduce.studies.comparison import NOT_RUN
+from transduce.evaluation.study_report import Figure, Report, Table
+from transduce.studies.comparison import NOT_RUN, report_of
 from transduce.studies.results import Results
 from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Estimate, Fit, Law, Observation, fit, power_law
-from transduce.studies.small_models import progress_in_words
 
 # Quoted. Hoffmann et al. 2022, eq. 10 and table 2 (approach 3); Besiroglu et al. 2024, table 1; Kaplan et al. 2020,
 # eqs. 1.1 to 1.3, tables 2, 5 and 6.
@@ -113,65 +112,18 @@ def _row(shape: Sequence[int]) -> str:
 def report(results: Results, laws: Laws) -> Report:
     """Return the report of the results so far."""
     trainings, sweep = results.done(), results.settings["sweep"]
-    progress = progress_in_words(results, "All constants are of this text.")
-    lead = (
-        f"Small language models of {len(sweep['shapes'])} sizes, trained on {len(sweep['budgets'])} amounts of one text"
-    )
-    sections = [
-        Section("Loss", [loss_table(trainings, sweep), *_figures(trainings, laws.chinchilla), LOSS]),
-        Section(
-            "Chinchilla's law",
-            [chinchilla_sentence(laws, trainings), *_chinchilla_table(laws, trainings), CHINCHILLA_NOTE],
-        ),
-        Section("Kaplan's laws", [*_kaplan_tables(laws), KAPLAN_NOTE]),
-        Section("Laws of some of the trainings", [parts_table(laws), *_misses(laws, trainings), PARTS_NOTE]),
-        Section("Method", [method(sweep), INTERVALS]),
-    ]
-    return Report("Scaling laws of one text", f"{lead}: {progress}", sections)
-
-
-LOSS = (
-    "Nats for each token of the validation text, by the tokens of the training. N has no embeddings: these are the "
-    "parameters of tokens and positions. FLOPs count the products of a training step, forward and backward, "
-    "for each token: the output layer, which is the embedding of tokens, and attention are among them, and so they are "
-    "more than 6 N. Losses depend on the vocabulary, and cannot be compared with losses of another one."
-)
-CHINCHILLA_NOTE = (
-    "L = E + A / N^alpha + B / D^beta. The quoted constants are of other texts, vocabularies and far larger models: "
-    "exponents may be compared, E, A and B may not. They are quoted as printed. Rounded constants give another best "
-    "size than the exact ones, so the constants of this text have six digits, and the sizes come from the exact ones. "
-    "E is where the law ends with endless parameters and text, far beyond all that was measured."
-)
-KAPLAN_NOTE = (
-    "L = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D has no loss that stays, so its exponents are smaller, and "
-    "hold only over the measured range. The power laws are straight lines through some of the trainings: the ones with "
-    "the most text (over N), the ones of the largest model (over D), and the ones with a lower loss than all that took "
-    "less compute (over counted FLOPs). Kaplan et al. have L(N) with enough text, L(D) with a large enough model, and "
-    "C without embeddings. Here neither text nor model is large enough, and C is with embeddings."
-)
-PARTS_NOTE = (
-    "The intervals above hold for the sizes and texts of this study. Exponents that change here by more than their "
-    "interval depend on the range that was measured: then the losses do not have the form of the law."
-)
-INTERVALS = (
-    "Intervals hold 95 %. For the two laws of N and D, they are the middle of fits to samples of the trainings, drawn "
-    "with replacement. For power laws, they are Student's. They cover the noise of the trainings and the choice of "
-    "sizes, not an error of the form. The misfit is the root of the mean square of the difference between the "
-    "logarithms of the measured loss and of the law's loss."
-)
-
-
-def method(sweep: Mapping[str, Any]) -> str:
-    """Return the method in words."""
-    batch = sweep["rows"] * sweep["segment"]
-    return (
-        f"Decoders in the form of GPT-2, with heads of width 16, no dropout, and a vocabulary of at most "
-        f"{sweep['vocab_size']:,}. Each training reads its tokens once, in batches of {batch:,} as {sweep['rows']} "
-        f"segments of {sweep['segment']}. Its learning rate rises over the first tenth of its steps to "
-        f"{sweep['peak_rate']:g} / d_model, and falls to 0 at its end, both linearly. Gradients with a norm "
-        "above 1 are scaled to 1. No setting is chosen for a size or an amount of text. One seed for each training. "
-        "The laws minimise the Huber loss (threshold 0.001) of the logarithm of the loss, from a "
-        "grid of starts: the lowest minimum from the best start for each of 25 pairs of exponents."
+    return report_of(
+        results,
+        n_sizes=len(sweep["shapes"]),
+        n_budgets=len(sweep["budgets"]),
+        batch=sweep["rows"] * sweep["segment"],
+        losses=loss_table(trainings, sweep),
+        figures=_figures(trainings, laws.chinchilla),
+        sentence=chinchilla_sentence(laws, trainings),
+        chinchilla=_chinchilla_table(laws, trainings),
+        kaplan=_kaplan_tables(laws),
+        parts=parts_table(laws),
+        misses=_misses(laws, trainings),
     )
 
 

@@ -20,7 +20,6 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import EOS
 from transduce.errors import UserError
 from transduce.evaluate import perplexity
-from transduce.evaluation.page import duration
 from transduce.evaluation.study_report import Report
 from transduce.family.configs import DecoderConfig
 from transduce.family.decoder_only import DecoderOnly
@@ -113,14 +112,6 @@ class SmallStudy:
             return lambda name: partial(timed, self.figures, sizes, *cells[name].values(), streams)
 
         return run_tasks(cells, prepare, in_pool(jobs), results, self.report)
-
-
-def progress_in_words(results: Results, *notes: str) -> str:
-    """Return the number of trainings that are done, their processor time, the notes, and the failures."""
-    entries = results.done()
-    cost = duration(sum(entry["cpu_seconds"] for entry in entries))
-    words = f"{len(entries)} of {len(results.entries)} trainings done, {cost} of processor time."
-    return " ".join([words, *notes, *results.failures()])
 
 
 # ---- texts -------------------------------------------------------------------------------------------------------

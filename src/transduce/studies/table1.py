@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from transduce.evaluation.study_charts import powers_svg
-from transduce.evaluation.study_report import Figure, Report, Section, Table
-from transduce.studies.comparison import NOT_RUN, curves_figure, ends_in_ms
+from transduce.evaluation.study_report import Figure, Report, Table
+from transduce.studies.comparison import NOT_RUN, curves_figure, ends_in_ms, report_of
 from transduce.studies.layers import Convolutional, Recurrent, RestrictedSelfAttention, SelfAttention
 from transduce.studies.results import Cost, Count, Exponent, Results, Study, figures_type, list_type, open_results
 from transduce.studies.runner import in_turn, run_tasks, timed
@@ -234,31 +234,19 @@ def report(results: Results) -> Report:
         [kind.title, *(f"{count['sequential_ops']:,} / {count['path_length']:,}" for count in layer["counts"])]
         for kind, layer in layers.items()
     ]
-    table = Table(head, rows, words=frozenset({0, 1, 2, 3}))
-    figures = [_figure(variable, layers) for variable in ("n", "d") if layers]
-    counts = Table(["layer", *(f"n = {n}" for n in COUNT_LENGTHS)], count_rows)
-    return Report(
-        "Table 1: the cost of four kinds of layer",
-        f"Self-attention, recurrent and convolutional layers, forward and backward, in fp32 on a CPU: "
-        f"{len(layers)} of {len(KINDS)} measured.",
-        [
-            Section("Measured here, compared with the paper", [table, MEASUREMENT, COUNTING]),
-            Section("Curves", figures or ["No layer has been measured yet."]),
-            Section("Counts", ["Sequential operations / longest path.", counts]),
-        ],
+    return report_of(
+        results,
+        n_kinds=len(KINDS),
+        table=Table(head, rows, words=frozenset({0, 1, 2, 3})),
+        d=WIDTH,
+        n=LENGTH,
+        repeats=REPEATS,
+        figures=[_figure(variable, layers) for variable in ("n", "d") if layers] or NOT_MEASURED,
+        counts=Table(["layer", *(f"n = {n}" for n in COUNT_LENGTHS)], count_rows),
     )
 
 
-MEASUREMENT = (
-    f"Exponents are fitted by least squares on logarithms: of n at d = {WIDTH}, of d at n = {LENGTH}. Time is the "
-    f"processor time of a pass, the minimum of {REPEATS}. Memory is the bytes that a forward pass saves for the "
-    "backward pass, without its input. Overhead and caches make exponents differ from the exponents of the arithmetic."
-)
-COUNTING = (
-    "Sequential operations are the longest chain of matrix products that depend on one another. A path is the number "
-    "of layers, or of recurrent steps, that a gradient takes from the last position to the first. Self-attention has "
-    "two products in sequence, for every n."
-)
+NOT_MEASURED = "No layer has been measured yet."
 
 
 def _row(kind: LayerKind, results: Results) -> list[str]:

@@ -6,7 +6,7 @@ import statistics
 from transduce.config.schema import architecture
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import progress_svg
-from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
+from transduce.evaluation.study_report import Block, Figure, Report, Table
 from transduce.studies.comparison import (
     NOT_RUN,
     Difference,
@@ -20,6 +20,7 @@ from transduce.studies.comparison import (
     mean_and_range,
     millions,
     not_run,
+    report_of,
     rows_table,
     seeds_of,
 )
@@ -52,60 +53,29 @@ COUNTED = {"base": 9.5e17, "big": 9.7e18}
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
     study = _Study(results)
-    missing = [name for name, entry in results.entries.items() if entry["status"] == NOT_RUN]
-    quality: list[Block] = [*(study.scores(cost) for cost in NAMES), METHOD]
-    quality += [figure for figure in (study.progress(cost, name) for cost in NAMES for name in FIGURES) if figure]
-    quality += study.crossings_in_words()
-    quality += [*not_run(missing), *results.failures()]
-    quotations = Table(
-        ["system", "BLEU EN-DE", "BLEU EN-FR", "training FLOPs EN-DE", "EN-FR"],
-        [[f"{name} (quoted)", *row] for name, row in PAPER.items()],
-    )
-    return Report(
-        "Table 2 at small scale",
-        study.lead(),
-        [
-            Section("Quality against cost", quality),
-            Section("The Transformers and their rivals", [study.pairs(), PAIR_METHOD]),
-            Section("The systems", [f"{'; '.join(study.settings(system) for system in SYSTEMS)}."]),
-            Section("Cost of each system", [study.costs(), COST_METHOD]),
-            Section("The paper's Table 2, quoted", [quotations, QUOTATION_SOURCES, counted_in_words()]),
-        ],
+    figures = [study.progress(cost, name) for cost in NAMES for name in FIGURES]
+    return report_of(
+        results,
+        verdicts=" ".join(study.verdict(cost) for cost in NAMES),
+        scores=[study.scores(cost) for cost in NAMES],
+        figures=[figure for figure in figures if figure],
+        crossings=study.crossings_in_words(),
+        missing=not_run(name for name, entry in results.entries.items() if entry["status"] == NOT_RUN),
+        pairs=study.pairs(),
+        systems="; ".join(study.settings(system) for system in SYSTEMS),
+        costs=study.costs(),
+        quotations=Table(
+            ["system", "BLEU EN-DE", "BLEU EN-FR", "training FLOPs EN-DE", "EN-FR"],
+            [[f"{name} (quoted)", *row] for name, row in PAPER.items()],
+        ),
+        counted="; ".join(map(_counted, COUNTED)),
     )
 
 
-METHOD = (
-    "Test text, sacreBLEU 13a, beam search, the mean of the checkpoints of the last fifth of the steps; mean of the "
-    "seeds, with the lowest and the highest. Perplexity is per token, and the tokens are the same for all systems. The "
-    "budgets are shares of the cost of the cheapest training. The learning rate of each training depends on its whole "
-    "length. The curves are of the validation text, during training: single weights, greedy search, mean of the seeds."
-)
-PAIR_METHOD = (
-    "At the whole budget, with the 95 % interval of the difference (Student's t), from the spread between the "
-    "seeds of all systems. A system is better or worse only if the interval does not contain 0, or a factor of 1."
-)
-COST_METHOD = (
-    "FLOPs are counted over the products of real batches, forward and backward, with padding; a multiplication and its "
-    "addition are two. Seconds per step are processor seconds on one thread, measured before the trainings, all in "
-    "turn: the lowest of several rounds, and the highest. Time in this report is steps times the lowest. The last "
-    "column is the processor time of a whole training, with evaluations and saves, while other programs ran."
-)
-QUOTATION_SOURCES = (
-    "newstest2014, tokenised BLEU, trained on millions of pairs. Both Transformers quoted are post-norm. The paper's "
-    "FLOPs are not counted: they are the time of a training times an estimate of the speed of its processors. Text, "
-    "sizes and counting differ from those above, so only the order of the systems can be compared, not their figures."
-)
-
-
-def counted_in_words() -> str:
-    """Return the sentence that compares the counted training FLOPs of base and big with the paper's estimates."""
-    parts = [
-        f"{name} {_short(flops)}, {100 * flops / float(PAPER[f'Transformer, {name}'][2]):.0f} % of "
-        f"{PAPER[f'Transformer, {name}'][2]}"
-        for name, flops in COUNTED.items()
-    ]
-    intro = "The training FLOPs of the quoted Transformers, counted as above, and their share of the paper's"
-    return f"{intro}: {'; '.join(parts)}."
+def _counted(name: str) -> str:
+    """Return the counted training FLOPs of a model, and their share of the paper's estimate."""
+    flops, estimate = COUNTED[name], PAPER[f"Transformer, {name}"][2]
+    return f"{name} {_short(flops)}, {100 * flops / float(estimate):.0f} % of {estimate}"
 
 
 def _short(flops: float) -> str:
@@ -141,15 +111,8 @@ class _Study:
         """Return the largest budget of a cost; None before the costs are known."""
         return max(self.all_of(cost), key=lambda budget: budget.limit, default=None)
 
-    def lead(self) -> str:
-        text = (
-            "Two Transformers compared with an LSTM and a convolutional model of the same size: the same batches, "
-            "search of settings, training loop, beam search and scoring, at equal cost. In the paper the Transformer "
-            "is better than both kinds, at a lower cost. "
-        )
-        return text + " ".join(self._lead_of(cost) for cost in NAMES)
-
-    def _lead_of(self, cost: str) -> str:
+    def verdict(self, cost: str) -> str:
+        """Return the sentence that compares the Transformers with their rivals at the whole budget of a cost."""
         budget = self.whole(cost)
         if budget is None or not all(self.budgets.points(system, budget) for system in SYSTEMS):
             return f"Not all systems have been evaluated at equal {NAMES[cost]}."

@@ -15,8 +15,8 @@ from typing import Any
 
 from transduce.config.recipes.studies.table2 import SHAPES, lr_factor
 from transduce.errors import UserError
-from transduce.evaluation.study_report import Block, Report, Section, Table
-from transduce.studies.comparison import NOT_RUN, rows_table
+from transduce.evaluation.study_report import Report, Table
+from transduce.studies.comparison import NOT_RUN, report_of, rows_table
 from transduce.studies.results import Results, Study, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
@@ -162,38 +162,26 @@ def choices(results: Results) -> dict[str, Candidate]:
 def report(results: Results) -> Report:
     """Return the report: the choices, and the validation perplexity of each candidate."""
     winners = choices(results)
-    blocks: list[Block] = [
-        f'    "{system}": Choice("{choice.shape}", {choice.dropout}, {1000 * choice.peak:g}e-3),'
-        for system, choice in winners.items()
-    ]
     edges = [
-        f"{SYSTEMS[system]}: {' and '.join(choice.at_edges())}"
-        for system, choice in winners.items()
-        if choice.at_edges()
+        f"{SYSTEMS[system]}: {' and '.join(best.at_edges())}" for system, best in winners.items() if best.at_edges()
     ]
-    blocks += [f"At the edge of its grid, beyond which the best may be: {'; '.join(edges)}."] if edges else []
-    blocks += [METHOD, DROPOUT]
     unfinished = [title for system, title in SYSTEMS.items() if system not in winners]
-    lead = f"Settings for each system, by the same search: {len(results.done())} trainings done."
-    lead += f" Not finished: {'; '.join(unfinished)}." if unfinished else ""
-    blocks += results.failures()
-    sections = [Section("The choices, for recipes/studies/table2.py", blocks)]
-    sections += [Section(title, [_candidates(system, results, winners)]) for system, title in SYSTEMS.items()]
-    return Report("The search of Table 2", lead, sections)
-
-
-METHOD = (
-    f"Each candidate has {STEPS:,} steps, {WARMUP} of them warm-up, and one seed. The score is the perplexity of the "
-    f"validation text under the last weights. The search starts with the shape {FIRST_SHAPE}, dropout {DROPOUTS[0]:g} "
-    f"and two peaks of the learning rate, {PEAKS[2]:g} and {PEAKS[3]:g}. It continues with the next peak outwards, "
-    "half or double, until that is worse; then with the other shape; then with the next dropout, until that is worse. "
-    "A candidate has the peak and the share of the warm-up of the training which the search serves."
-)
-DROPOUT = (
-    "That training is about seven times as long. A short search favours a low dropout and a high learning rate. The "
-    "dropout is not checked at the whole length, since one more training of each system takes as long as the search "
-    "itself. So a dropout at the lower edge may be too low, for all systems alike."
-)
+    return report_of(
+        results,
+        unfinished=f" Not finished: {'; '.join(unfinished)}." if unfinished else "",
+        choices=[
+            f'    "{system}": Choice("{best.shape}", {best.dropout}, {1000 * best.peak:g}e-3),'
+            for system, best in winners.items()
+        ],
+        edges=[f"At the edge of its grid, beyond which the best may be: {'; '.join(edges)}."] if edges else [],
+        steps=STEPS,
+        warmup=WARMUP,
+        shape=FIRST_SHAPE,
+        dropout=DROPOUTS[0],
+        low_peak=PEAKS[2],
+        high_peak=PEAKS[3],
+        **{system: _candidates(system, results, winners) for system in SYSTEMS},
+    )
 
 
 def _candidates(system: str, results: Results, winners: dict[str, Candidate]) -> Table:

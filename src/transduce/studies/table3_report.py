@@ -9,7 +9,7 @@ from transduce.config.recipes import find_recipe
 from transduce.config.recipes.studies import table3
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import Change, changes_height, changes_svg
-from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
+from transduce.evaluation.study_report import Figure, Report, Table
 from transduce.studies.comparison import (
     NOT_RUN,
     ClaimVerdict,
@@ -23,6 +23,7 @@ from transduce.studies.comparison import (
     millions,
     not_run,
     overall,
+    report_of,
     rows_table,
     seeds_of,
     sizes_in_words,
@@ -127,28 +128,23 @@ def report(results: Results) -> Report:
     study = _Study(results)
     missing = [row for row in study.rows if not study.entries[row]]
     count = sum(map(len, study.entries.values()))
-    effects: list[Block] = [_effects(study)]
-    if study.entries["base"]:
-        effects += [_changes("BLEU", study), _changes("perplexity", study)]
-    effects.append(
-        "Perplexity is per token of the development text and depends on the vocabulary, so compare it with the other "
-        f"rows here, not with the paper's. BLEU is {BLEU_IN_WORDS[study.scale]}, of beam search on the same text. Text "
-        "and scale differ from the paper's: compare differences, not figures. Label smoothing raises perplexity by "
-        "design."
+    figures = [_changes("BLEU", study), _changes("perplexity", study)] if study.entries["base"] else []
+    return report_of(
+        results,
+        scale_in_words=study.scale_in_words(),
+        n_done=count,
+        n_trained=len(study.rows) - len(missing),
+        n_rows=len(study.rows),
+        claims=[f"{study.sentence(claim)}." for claim in CLAIMS],
+        smallest=100 * SMALLEST_FACTOR - 100,
+        spread=study.spread(),
+        texts=study.texts() if LARGE_BASE in study.rows else "",
+        effects=_effects(study),
+        figures=figures,
+        bleu=BLEU_IN_WORDS[study.scale],
+        table=_figures(study),
+        missing=not_run(map(title, missing)),
     )
-    return Report(
-        f"Table 3 at {study.scale} scale",
-        f"The variations on the Transformer, at {study.scale_in_words()}: {count} trainings of "
-        f"{len(study.rows) - len(missing)} of {len(study.rows)} rows done.",
-        [
-            Section("The claims of section 6.2", [*(f"{study.sentence(claim)}." for claim in CLAIMS), study.method()]),
-            Section("The effect of each change", effects),
-            Section("Every row", [_figures(study), NOTE, *not_run(map(title, missing)), *results.failures()]),
-        ],
-    )
-
-
-NOTE = "A figure of several seeds is their mean, with the lowest and the highest. Processor time is per training."
 
 
 def title(name: str) -> str:
@@ -223,21 +219,14 @@ class _Study:
             return f"{claim.sentence}: {parts[0]}"
         return f"{claim.sentence}: {overall(groups)}. By row: {'; '.join(parts)}"
 
-    def method(self) -> str:
-        """Return the rule of the verdicts, with the spread between seeds."""
+    def spread(self) -> str:
+        """Return the standard deviation between seeds in words."""
         spread = self.samples["perplexity"].spread
-        known = "is unknown so far" if spread is None else f"is {100 * spread.deviation:.1f} % of perplexity"
-        known += "" if spread is None else f", with {spread.freedom} degrees of freedom"
-        return (
-            "The last checkpoint of each training, as in the paper. In brackets is the 95 % interval (Student's t) of "
-            "the factor between a row and base. A claim holds if the whole interval is on its side of 1, and does not "
-            "hold if the whole interval is on the other side. Nearly identical means within "
-            f"{100 * SMALLEST_FACTOR - 100:.0f} %. A claim about several rows holds if it holds for all that were run, "
-            "and does not hold if it does not for one of them. The standard deviation between seeds "
-            f"{known}.{self._texts() if LARGE_BASE in self.rows else ''}"
-        )
+        if spread is None:
+            return "is unknown so far"
+        return f"is {100 * spread.deviation:.1f} % of perplexity, with {spread.freedom} degrees of freedom"
 
-    def _texts(self) -> str:
+    def texts(self) -> str:
         """Return the sentences on the larger text: its rows, and the text that the spread between seeds is from."""
         several = [row for row, entries in self.entries.items() if len(entries) > 1]
         on_large = [name for name in several if name == LARGE_BASE or name in SIZES]

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from transduce.config.recipes.studies import table4
 from transduce.evaluation.study_charts import progress_svg
-from transduce.evaluation.study_report import Block, Figure, Report, Section, Table
+from transduce.evaluation.study_report import Block, Figure, Report, Table
 from transduce.studies.comparison import (
     NOT_RUN,
     Curves,
@@ -24,6 +24,7 @@ from transduce.studies.comparison import (
     mean_and_range,
     millions,
     not_run,
+    report_of,
     rows_table,
     seeds_of,
     sizes_in_words,
@@ -112,21 +113,6 @@ LEARNING = ("base", "topdown", "n2", "data20")  # the rows whose progress is dra
 SCORES = {"precision": "precision", "recall": "recall", "exact": "exact match", "tagging": "tagging accuracy"}
 IN_WORDS = {"valid": "validation trees", "test": "test trees"}
 
-WARNING = (
-    "The treebanks differ. The paper's figures, which are quoted, are from section 23 of the Wall Street Journal "
-    "(WSJ), after a training on about 40,000 of its sentences. The figures of this study are from the treebank "
-    "in the command below. F1 on one treebank cannot be compared with F1 on another, so this table does not show "
-    "whether a parser here is better or worse than one of the paper."
-)
-LIMITS = (
-    "The interval covers what the seed changes: initialisation, dropout and the order of the batches. It does not "
-    "cover the choice of the sentences. All rows have the same steps, so a part of the trees is seen more often, and "
-    "a row that learns faster looks better. More steps could change the order of the rows. The learning rate was not "
-    "searched for each row."
-)
-
-NOTE = "A figure of several seeds is their mean, with the lowest and the highest. Seconds include the evaluations."
-
 WSJ, SEMI = "WSJ only, discriminative", "semi-supervised"
 
 
@@ -151,15 +137,16 @@ def report(results: Results) -> Report:
     """Return the report of the results so far."""
     study = _Study(results)
     missing = [title for row, title in TITLES.items() if not study.entries[row]]
-    notes = [NOTE, *not_run(missing), *results.failures()]
-    return Report(
-        "Table 4 at small scale",
-        study.lead(),
-        [
-            Section("The effect of each change", [study.effects(), study.method(), LIMITS]),
-            Section("Every row", [study.figures(), *notes, *study.drawings(), study.costs()]),
-            Section("Compared with the paper's table", [WARNING, study.paper()]),
-        ],
+    return report_of(
+        results,
+        lead=study.lead(),
+        effects=study.effects(),
+        spread=study.spread(),
+        scores=study.figures(),
+        missing=not_run(missing),
+        drawings=study.drawings(),
+        costs=study.costs(),
+        paper=study.paper(),
     )
 
 
@@ -196,19 +183,13 @@ class _Study:
         quiet = frozenset(number for number, cells in enumerate(lines) if cells[1] == NOT_RUN)
         return Table(["change", *head], lines, quiet=quiet, words=frozenset(range(1 + len(head))))
 
-    def method(self) -> str:
-        """Return the rule of the comparison, with the spread between seeds."""
+    def spread(self) -> str:
+        """Return the standard deviation between seeds in words."""
         spread = self.f1["valid"].spread
         if spread is None:
-            known = "is unknown, since no row has two seeds. So every difference is inconclusive"
-        else:
-            degrees = "degree" if spread.freedom == 1 else "degrees"
-            known = f"is {spread.deviation:.2f} on the validation trees, with {spread.freedom} {degrees} of freedom"
-        return (
-            "The difference of F1 from base, in points. A row is better or worse if the whole 95 % interval "
-            "(Student's t, with the spread between seeds pooled over the rows that have several) is on one side of 0. "
-            f"The standard deviation between seeds {known}. A row of one seed has no spread between seeds."
-        )
+            return "is unknown, since no row has two seeds. So every difference is inconclusive"
+        degrees = "degree" if spread.freedom == 1 else "degrees"
+        return f"is {spread.deviation:.2f} on the validation trees, with {spread.freedom} {degrees} of freedom"
 
     def figures(self) -> Table:
         """Return the table of the scores of all rows."""
