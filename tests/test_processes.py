@@ -11,8 +11,7 @@ from support.small_texts import open_one, sentences, write_corpus
 from transduce.console import import_path, module_command
 from transduce.data import tokenize_corpus
 from transduce.data.tokenizer import Tokenizer
-from transduce.studies.texts import Texts
-from transduce.studies.trainings import Training, TrainingProcess
+from transduce.studies.trainings import Texts, Training, TrainingProcess
 
 MODULES = ("queue", "random", "signal", "tokenizers", "transduce", "sitecustomize")
 

@@ -26,8 +26,7 @@ from transduce.studies.claims_report import report
 from transduce.studies.in_process import run_in_process
 from transduce.studies.results import Results, encode_config, read_results
 from transduce.studies.scaling import UnscaledTransformer, _Recorder, jacobian_norm, unscaled_attention
-from transduce.studies.texts import Texts
-from transduce.studies.trainings import Training
+from transduce.studies.trainings import Texts, Training
 from transduce.training.optimizer import learning_rate
 
 SIZES = ModelConfig(vocab_size=30, d_model=16, n_layers=2, n_heads=2, d_ff=32, d_k=9, d_v=8, dropout=0.0)

@@ -21,8 +21,7 @@ from transduce.studies import table3
 from transduce.studies.results import Results, open_results, read_results
 from transduce.studies.schedule import run_trainings
 from transduce.studies.table3_report import PAPER
-from transduce.studies.texts import Texts
-from transduce.studies.trainings import Training, stored_parameters
+from transduce.studies.trainings import Texts, Training, stored_parameters
 
 RECIPE = """
 from transduce import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
@@ -240,7 +239,7 @@ sys.path.insert(0, sys.argv[1])
 from transduce.studies import table3
 from transduce.studies.results import open_results
 from transduce.studies.schedule import run_trainings
-from transduce.studies.texts import Texts
+from transduce.studies.trainings import Texts
 from transduce.studies.trainings import Training
 folder = Path(sys.argv[2])
 def pair(name): return folder / f"{name}.src", folder / f"{name}.tgt"

@@ -13,12 +13,15 @@ from torch.testing import assert_close
 from transduce.errors import UserError
 from transduce.evaluation.study_report import markdown
 from transduce.studies import table1
-from transduce.studies.layers import Convolutional, Recurrent, RestrictedSelfAttention, SelfAttention
 from transduce.studies.results import Results, read_results
 from transduce.studies.table1 import (
     KERNEL,
     KINDS,
     WINDOW,
+    Convolutional,
+    Recurrent,
+    RestrictedSelfAttention,
+    SelfAttention,
     exponent,
     path_length,
     report,

@@ -17,8 +17,7 @@ from transduce.studies import table2, table2_costs
 from transduce.studies.results import Results, read_results
 from transduce.studies.table2_costs import SHARES, Budgets
 from transduce.studies.table2_search import SYSTEMS
-from transduce.studies.texts import Texts
-from transduce.studies.trainings import Training
+from transduce.studies.trainings import Texts, Training
 
 RECIPE = """
 from transduce import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig

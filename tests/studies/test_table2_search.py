@@ -15,8 +15,7 @@ from transduce.evaluation.study_report import html_page, markdown
 from transduce.studies import table2_search
 from transduce.studies.results import Results, read_results
 from transduce.studies.table2_search import SYSTEMS, Candidate, choices, report, run_search, search, waiting
-from transduce.studies.texts import Texts
-from transduce.studies.trainings import Training
+from transduce.studies.trainings import Texts, Training
 from transduce.training.optimizer import learning_rate
 
 

@@ -23,9 +23,20 @@ from transduce.evaluation.study_report import html_page, markdown, write_report
 from transduce.parsing.linearize import tree_of
 from transduce.parsing.trees import read_trees, words_of
 from transduce.studies.results import Results, read_results
-from transduce.studies.table4 import LEARNING, PAPER, STUDY, TITLES, VARIANTS, report, run_table4, trainings
+from transduce.studies.table4 import (
+    LEARNING,
+    PAPER,
+    STUDY,
+    TITLES,
+    VARIANTS,
+    Treebanks,
+    Variant,
+    report,
+    run_table4,
+    trainings,
+    write_tree_texts,
+)
 from transduce.studies.trainings import Training
-from transduce.studies.treebanks import Treebanks, Variant, write_tree_texts
 
 # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -195,7 +206,7 @@ import sys
 from pathlib import Path
 from transduce.studies.table4 import run_table4
 from transduce.studies.trainings import Training
-from transduce.studies.treebanks import Treebanks
+from transduce.studies.table4 import Treebanks
 folder = Path(sys.argv[1])
 plan = [Training(row, 1, f"{folder / 'recipe.py'}:tiny") for row in ("base", "topdown")]
 run_table4(Treebanks(*(folder / f"{name}.trees" for name in ("train", "valid", "test"))), folder / "out", plan, jobs=2)

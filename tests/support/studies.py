@@ -8,7 +8,7 @@ from pathlib import Path
 from support.toy_task import write_pairs
 from transduce.data.system import locked
 from transduce.errors import UserError
-from transduce.studies.texts import Texts
+from transduce.studies.trainings import Texts
 
 LINES = ["a b c d", "b c", "c d e f g", "a", "g f a b"] * 8
 

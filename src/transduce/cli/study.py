@@ -90,7 +90,7 @@ def table2(
     """
     from transduce.studies.table2 import run_table2
     from transduce.studies.table2_search import run_search
-    from transduce.studies.texts import Texts
+    from transduce.studies.trainings import Texts
 
     _check_jobs(jobs)
     run = run_search if search else run_table2
@@ -145,7 +145,7 @@ def table3(
         --rows base h1 --seeds 1 2 3 --jobs 2
     """
     from transduce.studies.table3 import Table3Texts, run_table3, trainings
-    from transduce.studies.texts import Texts
+    from transduce.studies.trainings import Texts
 
     if seeds is not None and len({*seeds}) < len(seeds):
         raise UserError(f"--seeds={' '.join(map(str, seeds))}: expected different seeds; remove the repeated one")
@@ -188,8 +188,7 @@ def table4(
     --------
     transduce study table4 --train train.trees --valid dev.trees --out table4
     """
-    from transduce.studies.table4 import run_table4, trainings
-    from transduce.studies.treebanks import Treebanks
+    from transduce.studies.table4 import Treebanks, run_table4, trainings
 
     _check_jobs(jobs)
     run_table4(Treebanks(train, valid, test), out, trainings(), jobs=jobs, rerun=rerun)
@@ -224,7 +223,7 @@ def claims(
         --valid valid.en valid.de --language de --out claims
     """
     from transduce.studies.claims import run_claims
-    from transduce.studies.texts import Texts
+    from transduce.studies.trainings import Texts
 
     _check_jobs(jobs)
     run_claims(Texts(train, valid, language=language), out, jobs=jobs, rerun=rerun)

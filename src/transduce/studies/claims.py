@@ -39,8 +39,7 @@ from transduce.studies.in_process import load_last, run_in_process, train_here
 from transduce.studies.results import Count, Duration, Percent, Results, Study, figures_type, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
-from transduce.studies.texts import FilePair, Texts, score_figures
-from transduce.studies.trainings import SCORES, TRAINING, TRANSLATION, Training
+from transduce.studies.trainings import SCORES, TRAINING, TRANSLATION, FilePair, Texts, Training, score_figures
 from transduce.train import TranslationTask
 from transduce.translate import Translator
 

@@ -20,8 +20,7 @@ from transduce.storage.run_request import TrainRequest
 from transduce.studies.results import Results, encode_config
 from transduce.studies.runner import Task, in_turn, run_cells, timed
 from transduce.studies.schedule import outdated_trainings
-from transduce.studies.texts import Texts
-from transduce.studies.trainings import Training, read_config
+from transduce.studies.trainings import Texts, Training, read_config
 from transduce.train import TranslationTask, train
 from transduce.training.weights import set_weights
 

@@ -17,7 +17,7 @@ from transduce.decoding.options import DecodingOptions
 from transduce.errors import UserError
 from transduce.evaluate import TestSet, evaluate_model
 from transduce.storage.run_folder import average_run
-from transduce.studies.texts import score_figures
+from transduce.studies.trainings import score_figures
 from transduce.translate import load
 
 

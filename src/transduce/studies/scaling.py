@@ -23,8 +23,7 @@ from transduce.model.build import Model
 from transduce.model.transformer import Transformer
 from transduce.storage.model_folder import LoadedModel
 from transduce.studies.in_process import load_last, train_here
-from transduce.studies.texts import Texts
-from transduce.studies.trainings import Training
+from transduce.studies.trainings import Texts, Training
 from transduce.train import TranslationTask
 from transduce.translate import Translator
 

@@ -19,8 +19,7 @@ from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.page import duration
 from transduce.studies.results import Results, changes_since, visible_gpus
 from transduce.studies.runner import Control, Endings, run_cells
-from transduce.studies.texts import TrainingData
-from transduce.studies.trainings import Training, TrainingProcess, remove_training
+from transduce.studies.trainings import Training, TrainingData, TrainingProcess, remove_training
 
 
 def run_trainings(

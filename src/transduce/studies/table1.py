@@ -1,7 +1,8 @@
 """Table 1, measured: time and memory, sequential operations, and path lengths of the four kinds of layer.
 
 Time and memory are measured, forward and backward, over sequence lengths n and widths d, and fitted by a power law.
-Sequential operations and path lengths are counted on the layers' own graphs.
+Sequential operations and path lengths are counted on the layers' own graphs. The attention layers omit the projections
+of section 3.2.2 (4 n d^2 operations), as the table does. All layers map (B,n,D) to (B,n,D).
 """
 
 import gc
@@ -16,11 +17,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from transduce.evaluation.study_charts import powers_svg
 from transduce.evaluation.study_report import Figure, Report, Table
 from transduce.studies.comparison import NOT_RUN, curves_figure, ends_in_ms, report_of
-from transduce.studies.layers import Convolutional, Recurrent, RestrictedSelfAttention, SelfAttention
 from transduce.studies.results import Cost, Count, Exponent, Results, Study, figures_type, list_type, open_results
 from transduce.studies.runner import in_turn, run_tasks, timed
 
@@ -31,6 +32,88 @@ WIDTHS = (256, 512, 1_024, 2_048)  # d, at n = LENGTH
 WIDTH, LENGTH = 64, 512
 COUNT_LENGTHS = (64, 128, 256, 512)  # n at which operations and paths are counted; the table has the last one
 REPEATS = 5
+
+# ---- the layers --------------------------------------------------------------------------------------------------
+
+
+class SelfAttention(nn.Module):
+    """softmax(x x^T / sqrt(d)) x: every position attends to every other (eq. 1), in one head."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B,n,D) -> (B,n,D)."""
+        weights = (x @ x.transpose(1, 2) / math.sqrt(x.size(2))).softmax(dim=2)  # (B,n,n)
+        return weights @ x
+
+
+class RestrictedSelfAttention(nn.Module):
+    """Each position attends to `window` positions: itself, and half of the rest on either side (section 4)."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        if window % 2 == 0:
+            raise ValueError(f"window={window}: expected an odd number, with equally many positions on both sides")
+        self.window = window
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B,n,D) -> (B,n,D), without an n x n matrix: blocks of queries attend to their blocks of keys."""
+        n, reach = x.size(1), self.window // 2
+        block = max(reach, 1)
+        padding = -n % block
+        padded = F.pad(x, (0, 0, reach, reach + padding))  # (B,reach+n+padding+reach,D)
+        queries = F.pad(x, (0, 0, 0, padding)).unflatten(1, (-1, block))  # (B,N,block,D)
+        keys = padded.unfold(1, block + 2 * reach, block).transpose(2, 3)  # (B,N,block+2*reach,D)
+        scores = queries @ keys.transpose(2, 3) / math.sqrt(x.size(2))  # (B,N,block,block+2*reach)
+        weights = scores.masked_fill(~self._mask(n, block, x.device), -math.inf).softmax(dim=3)
+        return (weights @ keys).flatten(1, 2)[:, :n]
+
+    def _mask(self, n: int, block: int, device: torch.device) -> Tensor:
+        """Return the mask (N,block,block+2*reach) of the keys that each query may see."""
+        reach = self.window // 2
+        query = torch.arange(n + -n % block, device=device).unflatten(0, (-1, block))[:, :, None]
+        first = torch.arange(0, n, block, device=device)[:, None, None] - reach  # position of each block's first key
+        key = first + torch.arange(block + 2 * reach, device=device)
+        is_inside = (key >= 0) & (key < n) | (query >= n)  # a padding query sees some keys, or it would give NaN
+        return is_inside & ((key - query).abs() <= reach)
+
+
+class Recurrent(nn.Module):
+    """h_t = tanh(W x_t + U h_(t-1) + b), by torch's own kernel; `steps` computes the same step by step."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.rnn = nn.RNN(d_model, d_model, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B,n,D) -> (B,n,D)."""
+        return self.rnn(x)[0]
+
+    def steps(self, x: Tensor) -> Tensor:
+        """Compute `forward` by a loop over positions, whose graph has every step."""
+        w, u, w_bias, u_bias = self.rnn.all_weights[0]
+        hidden, outputs = x.new_zeros(x.size(0), x.size(2)), []
+        for t in range(x.size(1)):
+            hidden = torch.tanh(F.linear(x[:, t], w, w_bias) + F.linear(hidden, u, u_bias))
+            outputs.append(hidden)
+        return torch.stack(outputs, dim=1)
+
+
+class Convolutional(nn.Module):
+    """A convolution of each position with `kernel` - 1 earlier ones, at distances of `dilation`.
+
+    A stack of layers with dilations 1, k, k^2, ... sees k, k^2, k^3, ... positions: log_k n layers for n.
+    """
+
+    def __init__(self, d_model: int, kernel: int, dilation: int = 1) -> None:
+        super().__init__()
+        self.kernel, self.dilation = kernel, dilation
+        self.weights = nn.Linear(kernel * d_model, d_model)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B,n,D) -> (B,n,D), as one matrix product: on a CPU several times faster than torch's own Conv1d."""
+        n = x.size(1)
+        padded = F.pad(x, (0, 0, (self.kernel - 1) * self.dilation, 0))
+        window = [padded[:, i * self.dilation :][:, :n] for i in range(self.kernel)]  # earliest position first
+        return self.weights(torch.cat(window, dim=2))
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,7 @@ from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.table2_costs import Budgets, cost_name, measure_costs
 from transduce.studies.table2_report import report
 from transduce.studies.table2_search import SYSTEMS
-from transduce.studies.texts import Texts
-from transduce.studies.trainings import TRAINING, TRANSLATION, Point, Training
+from transduce.studies.trainings import TRAINING, TRANSLATION, Point, Texts, Training
 
 SEEDS = (1, 2, 3)
 AVERAGED_SHARE = 0.2  # of the steps so far: the mean is over the checkpoints of the last fifth

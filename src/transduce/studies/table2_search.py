@@ -20,8 +20,7 @@ from transduce.studies.comparison import NOT_RUN, report_of, rows_table
 from transduce.studies.results import Results, Study, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
-from transduce.studies.texts import Texts
-from transduce.studies.trainings import TRAINING, TRANSLATION, Training
+from transduce.studies.trainings import TRAINING, TRANSLATION, Texts, Training
 
 PEAKS = (0.9e-3, 1.8e-3, 3.6e-3, 7.2e-3, 14.4e-3)  # of the learning rate; the search starts with the 3rd and the 4th
 DROPOUTS = (0.1, 0.2, 0.3)  # the search starts with the first

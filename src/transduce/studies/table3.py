@@ -15,8 +15,7 @@ from transduce.studies.results import Percent, Results, Study, figures_type, ope
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.table3_report import LARGE, LARGE_BASE, PAPER, SIZES, recipe_of, report
-from transduce.studies.texts import Texts
-from transduce.studies.trainings import TRAINING, TRANSLATION, Training
+from transduce.studies.trainings import TRAINING, TRANSLATION, Texts, Training
 
 Scale = Literal["small", "paper"]
 
