@@ -181,7 +181,7 @@ def test_an_error_of_the_model_fails_one_sentence(place: str, monkeypatch: pytes
     if place == "start":
         monkeypatch.setattr(backend, "start", failing_start)
     else:
-        backend.decoder = replace(real, step=failing_step)
+        backend.decoder = replace(real, step=failing_step, search=None)
     outputs, failures = outcomes_of(RunningSearch(backend), jobs)
     check(outputs, expected, 1e-4)
     assert {*failures} == {"bad", "bad too"} and all(isinstance(one, AssertionError) for one in failures.values())

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.searches import SETTINGS, SMALL, alone, backend_of, check, jobs_of, needs_compiled, run
+from support.searches import SETTINGS, SMALL, alone, backend_of, check, jobs_of, needs_compiled, run, table
 from support.small_models import model_of
 from torch import Tensor
 
@@ -34,13 +34,6 @@ GREEDY = SearchConfig(beam_size=1, max_extra_tokens=5)
 NARROW = SearchConfig(beam_size=12, max_extra_tokens=3)  # wants more candidates than most shortlists have
 all_settings = pytest.mark.parametrize("settings", [SETTINGS, WIDE, GREEDY, NARROW], ids=["4", "6", "greedy", "12"])
 both_precisions = pytest.mark.parametrize("precision", ["fp32", "int8"])
-
-
-def table(n_common: int = 9, n_candidates: int = 3, size: int = V, seed: int = 1) -> Shortlist:
-    """Return a random shortlist for a vocabulary of `size` ids."""
-    chance = np.random.default_rng(seed)
-    common = np.append(np.arange(4), 4 + np.sort(chance.permutation(size - 4)[: n_common - 4]))
-    return Shortlist(common.astype(np.int32), chance.integers(0, size, (size, n_candidates), dtype=np.int32))
 
 
 def allowed(shortlist: Shortlist, job: Job) -> set[int]:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Hashable, Sequence
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,6 +18,7 @@ from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.kernels import Kernels
 from transduce.decoding.running_search import Job, RunningSearch
+from transduce.decoding.shortlist.table import Shortlist
 
 SMALL = ModelConfig(vocab_size=40, d_model=32, n_encoder_layers=3, n_decoder_layers=2, n_heads=4, d_ff=48, dropout=0.0)
 needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs compiled kernels")
@@ -39,6 +41,13 @@ def jobs_of(count: int, seed: int = 0, settings: Sequence[SearchConfig] = (SETTI
         constraint = prefix_constraint([prefix], [len(source) + search.max_extra_tokens], 2)
         jobs.append(Job(key, source, search, chance.randint(1, search.beam_size), constraint))
     return jobs
+
+
+def table(n_common: int = 9, n_candidates: int = 3, size: int = 40, seed: int = 1) -> Shortlist:
+    """Return a random shortlist for a vocabulary of `size` ids."""
+    chance = np.random.default_rng(seed)
+    common = np.append(np.arange(4), 4 + np.sort(chance.permutation(size - 4)[: n_common - 4]))
+    return Shortlist(common.astype(np.int32), chance.integers(0, size, (size, n_candidates), dtype=np.int32))
 
 
 def alone(backend: Backend, job: Job) -> list[Hypothesis]:

@@ -112,7 +112,8 @@ def _prepared(model: Model, precision: str) -> Searchable:
 def decoder(model: Searchable) -> Decoder[Any]:
     """Return a decoding step of the model as a decoder."""
     if isinstance(model, CpuTransformer):
-        return Decoder(model.decode, model.device, model.log_probs, model.best, CpuCache.join, model.logits)
+        scores = model.log_probs, model.best, CpuCache.join, model.logits
+        return Decoder(model.decode, model.device, *scores, model.search)
     if isinstance(model, CudaGraphTransformer):
         return Decoder(model.decode_step, model.device, _log_probs, partial(_best, model), logits=Tensor.float)
     return Decoder(model.decode_step, model.output.weight.device, _log_probs, logits=Tensor.float)

@@ -144,6 +144,8 @@ class _Work:
             stack.enter_context(backend.computing())
             state = backend.start(sources, constraint)
             decoder, state = backend.watched(state, sources, self.settings)
+            if self.sampling is None and decoder.search is not None and constraint is None:
+                return decoder.search(state, request, self.n_best)
             if self.sampling is None:
                 return backend.beam_of(decoder, request).search(state, request, n_best=self.n_best)
             seeds = [self.seeds[i] for i in members]

@@ -1,7 +1,7 @@
 """The kernels of translation on a CPU in C++ (native/kernels.cpp), and whole stacks of layers as one call.
 
 The installation compiles them, and cpu_levels.py chooses a library. `kernels.PLAIN` is their definition. The structs
-here equal the structs of kernels.cpp.
+here equal the structs of native/.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ class CLinear(ctypes.Structure):
 
 
 class CTokens(ctypes.Structure):
-    """Tokens of kernels.cpp."""
+    """Tokens of ranking.h."""
 
     _fields_ = [("output", CLinear), ("ids", POINTER)]
 
@@ -122,7 +122,7 @@ class PackedTokens:
 
 
 class CNorm(ctypes.Structure):
-    """Norm of kernels.cpp. All zero: no norm."""
+    """Norm of layers.h. All zero: no norm."""
 
     _fields_ = [("weight", POINTER), ("bias", POINTER), ("eps", ctypes.c_double)]
 
@@ -225,19 +225,19 @@ def compiled() -> Compiled | None:
 
 
 class CVisible(ctypes.Structure):
-    """Visible of kernels.cpp."""
+    """Visible of layers.h."""
 
     _fields_ = [("index", POINTER), ("width", INTEGER), ("lengths", POINTER), ("row_of_query", POINTER)]
 
 
 class CLayer(ctypes.Structure):
-    """Layer of kernels.cpp."""
+    """Layer of layers.h."""
 
     _fields_ = [("linears", CLinear * 6), ("norms", CNorm * 3)]
 
 
 class CStack(ctypes.Structure):
-    """Stack of kernels.cpp."""
+    """Stack of layers.h."""
 
     _fields_ = [
         *(("layers", POINTER), ("last", CNorm)),
@@ -246,7 +246,7 @@ class CStack(ctypes.Structure):
 
 
 class CRows(ctypes.Structure):
-    """Rows of kernels.cpp."""
+    """Rows of layers.h."""
 
     _fields_ = [
         *(("n", INTEGER), ("added", POINTER), ("tables", POINTER), ("cross", POINTER)),
@@ -255,7 +255,7 @@ class CRows(ctypes.Structure):
 
 
 class CStep(ctypes.Structure):
-    """Step of kernels.cpp."""
+    """Step of layers.h."""
 
     _fields_ = [
         *(("embedding", POINTER), ("positions", POINTER), ("scale", ctypes.c_float)),
@@ -266,7 +266,7 @@ class CStep(ctypes.Structure):
 
 @dataclass(frozen=True)
 class StackLayer:
-    """The weights of a layer, in the order of Layer in kernels.cpp. A layer of an encoder has no cross-attention.
+    """The weights of a layer, in the order of Layer in layers.h. A layer of an encoder has no cross-attention.
 
     linears: queries, keys and values of self-attention; its output; queries and output of cross-attention; the inner
     and the outer one of the feed-forward network. norms: of each sub-layer.

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.decoding.compiled_kernels import Compiled, CompiledStack, StackSizes, compiled
+from transduce.decoding.compiled_kernels import Compiled, CompiledStack, PackedLinear, StackSizes, compiled
+from transduce.decoding.compiled_search import CompiledSearch
 from transduce.decoding.cpu_cache import CpuCache, Tables, sources
 from transduce.decoding.cpu_layers import CpuLayer, Precision, best_of, norm_of, pack_linear
 from transduce.decoding.kernels import PLAIN, Kernels, Visible
@@ -44,6 +45,9 @@ class CpuTransformer:
         self.positions = model.positions(0, model.config.max_positions or 256)
         self.tgt_embedding = model.tgt_embedding.weight, math.sqrt(model.config.d_model)  # (V, D), and its scale
         self.stacks = self._stacks()
+        self.search: CompiledSearch | None = None  # see `Decoder`
+        if self.stacks is not None and isinstance(self.output, PackedLinear):
+            self.search = CompiledSearch(self.stacks[1], self.output, self.tgt_embedding, self._positions)
 
     def _stacks(self) -> tuple[CompiledStack, CompiledStack] | None:
         """Return the layers of encoder and decoder as one call each; None where the compiled kernels lack a part."""
@@ -60,9 +64,7 @@ class CpuTransformer:
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
         """Return the memory (R,D) of token ids (B,S) with mask (B,S): rows for the real tokens of all sentences."""
-        positions, scale = self.positions, math.sqrt(self.config.d_model)
-        if src.size(1) > len(positions):
-            positions = self._longer_positions(src.size(1))
+        positions, scale = self._positions(src.size(1)), math.sqrt(self.config.d_model)
         embedded = F.embedding(src, self.model.src_embedding.weight) * scale + positions[: src.size(1)]
         x = embedded[src_mask]
         visible = sources(src_mask)
@@ -103,7 +105,7 @@ class CpuTransformer:
         if cache.length >= len(positions):
             cache = cache.gathered()  # for its exact length
             if cache.length >= len(positions):
-                positions = self._longer_positions(cache.length + 1)
+                positions = self._positions(cache.length + 1)
         if self.stacks is not None:
             return self.stacks[1].decode_step(ids, self.tgt_embedding, positions, cache)
         cache = cache.gathered()
@@ -143,7 +145,9 @@ class CpuTransformer:
             x = layer.feed_forward(layer.attend_cross(x, memory, source))
         return self.last_norms[1](x)
 
-    def _longer_positions(self, end: int) -> Tensor:
-        """Replace the table of positions by one of `end`, and return it, (end, D)."""
-        self.positions = positions = self.model.positions(0, end)
+    def _positions(self, end: int) -> Tensor:
+        """Return at least `end` positions (P,D). They replace a shorter table."""
+        positions = self.positions
+        if end > len(positions):
+            self.positions = positions = self.model.positions(0, end)
         return positions

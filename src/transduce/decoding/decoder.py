@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduce.decoding.hypothesis import Hypothesis
 from transduce.model.devices import in_float64
 
 
@@ -47,6 +48,8 @@ class Decoder(Generic[State]):
     best(scores, count, barred) -> (log_probs, ids), both (N, count), on the CPU: the most likely tokens of each row
         without the `barred` ones, in order, of equals the lowest id first; -inf where no more are left. A row with a
         NaN gives NaN in the first place. None: the search finds them among all the `log_probs`, which takes longer.
+    search(state, request, n_best) -> what `Rows.search` returns, for a request without a constraint, in less time.
+        None: the search is made of steps.
     """
 
     step: Callable[[Tensor, State], tuple[Any, State]]
@@ -55,6 +58,7 @@ class Decoder(Generic[State]):
     best: Best | None = None
     join: Callable[[State, State], State] | None = None
     logits: Callable[[Any], Tensor] | None = None
+    search: Callable[..., list[list[Hypothesis]]] | None = None
 
 
 def best_of_log_probs(

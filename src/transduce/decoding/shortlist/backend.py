@@ -9,7 +9,7 @@ Letters: B sentences, N rows, V vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic
 
@@ -18,9 +18,11 @@ from torch import Tensor
 
 from transduce.decoding.backends import Backend
 from transduce.decoding.compiled_kernels import PackedLinear, PackedTokens
+from transduce.decoding.compiled_search import Choice
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_transformer import CpuTransformer
-from transduce.decoding.decoder import Best, Decoder, State
+from transduce.decoding.decoder import Decoder, State
+from transduce.decoding.hypothesis import Hypothesis, Request
 from transduce.decoding.shortlist.table import Shortlist
 
 
@@ -154,16 +156,19 @@ def _listed(decoder: Decoder[Any], common: Tensor, output: PackedLinear | None) 
         assert decoder.join is not None
         return _State(decoder.join(state.state, new.state), state.rows.join(new.rows))
 
-    best = None if output is None else _best(output, common)
-    return Decoder(step, decoder.device, log_probs, best, join if decoder.join else None)
+    listed = Decoder(step, decoder.device, log_probs, join=join if decoder.join else None)
+    return listed if output is None else _compiled(listed, decoder, *output.tokens([common]))
 
 
-def _best(output: PackedLinear, common: Tensor) -> Best:
-    """Return `Decoder.best` by the compiled kernels."""
-    (tokens,) = output.tokens([common])
+def _compiled(listed: Decoder[_State[Any]], decoder: Decoder[Any], common: PackedTokens) -> Decoder[_State[Any]]:
+    """Return the same decoder with the compiled kernels."""
 
     def best(scores: _Scores, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
         own = scores.rows.lists.addresses[scores.rows.list_of_row]
-        return tokens.best_of(scores.scores, own, count, barred)
+        return common.best_of(scores.scores, own, count, barred)
 
-    return best
+    def search(state: _State[Any], request: Request, n_best: int) -> list[list[Hypothesis]]:
+        assert decoder.search is not None
+        return decoder.search(state.state, request, n_best, Choice(common.address, state.rows.lists.addresses))
+
+    return replace(listed, best=best, search=search if decoder.search else None)
