@@ -1,0 +1,43 @@
+"""The tests of a GPU, on a pretended one."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU runs these tests itself"),
+    pytest.mark.skipif(not sys.platform.startswith("linux") or shutil.which("c++") is None, reason="needs g++"),
+]
+TESTS = Path(__file__).parents[1]
+
+
+def run_gpu_tests(file: str, *, are_slow: bool, least: int) -> None:
+    """Run the tests of a file with the marker `cuda`. least: how many of them must pass."""
+    marks = "cuda and slow" if are_slow else "cuda and not slow"
+    words = [sys.executable, "-m", "pytest", "-p", "support.pretend_gpu", "-p", "no:cacheprovider", "-m", marks]
+    paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    run = subprocess.run(
+        [*words, str(TESTS / "system" / file)],
+        env={**environment, "PYTHONPATH": paths},
+        cwd=TESTS.parent,
+        capture_output=True,
+        text=True,
+    )
+    passed = re.search(r"(\d+) passed", run.stdout)
+    assert run.returncode == 0 and passed is not None and int(passed[1]) >= least, run.stdout + run.stderr
+
+
+def test_results_and_waits() -> None:
+    run_gpu_tests("test_cuda.py", are_slow=False, least=20)
+
+
+@pytest.mark.slow
+def test_every_kind_of_model_trains_and_resumes() -> None:
+    run_gpu_tests("test_cuda_runs.py", are_slow=True, least=37)
