@@ -127,6 +127,8 @@ def test_auto_starts_only_from_models_that_translate(text: tuple[Path, Path], tm
     save_model(old, weights(parser.model), RECIPES["craft-parse"](), parser.tokenizer, "")
     with pytest.raises(UserError, match="--from=.*: expected a model of train.task='translation', not 'parsing'; give"):
         train("auto", train=text, valid=[], out=tmp_path / "run", start_from=old)
+    with pytest.raises(UserError, match="step-00000001: expected a model folder, not a checkpoint; use transduce aver"):
+        train("auto", train=text, valid=[], out=tmp_path / "run", start_from=checkpoints(tmp_path / "old")[-1])
     assert not (tmp_path / "run").exists()
 
 

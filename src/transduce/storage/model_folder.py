@@ -144,10 +144,15 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return None
 
 
-def _load(path: Path, build: Callable[[Config], Any] | None) -> LoadedModel:
+def load_config(path: Path) -> Config:
+    """Return the configuration of a model folder. Raises UserError if `path` is another folder."""
     _refuse_other_folder(path)
-    names = listed_files(path, kind="model folder", needed=MODEL_FILES)
-    config = from_json(read_verified(path, "config.json"), path / "config.json")
+    listed_files(path, kind="model folder", needed=MODEL_FILES)
+    return from_json(read_verified(path, "config.json"), path / "config.json")
+
+
+def _load(path: Path, build: Callable[[Config], Any] | None) -> LoadedModel:
+    config = load_config(path)
     tokenizer = _tokenizer(read_verified(path, "tokenizer.json"), path / "tokenizer.json")
     if config.model.vocab_size != tokenizer.vocab_size:
         raise UserError(
@@ -165,7 +170,7 @@ def _load(path: Path, build: Callable[[Config], Any] | None) -> LoadedModel:
     tensors = read_tensors(path, "model.safetensors")
     model = build(config) if build else build_without_values(config.model)
     set_weights(model, tensors, where)
-    shortlist = _shortlist(path, tokenizer) if SHORTLIST_FILE in names else None
+    shortlist = _shortlist(path, tokenizer) if SHORTLIST_FILE in listed_files(path) else None
     return LoadedModel(model.eval(), config, tokenizer, str(path), shortlist)
 
 

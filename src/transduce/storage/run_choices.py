@@ -4,8 +4,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
-from transduce.config.files import from_json, to_json
 from transduce.config.overrides import inherit, overridden
 from transduce.config.recipes import auto
 from transduce.config.schema import Config
@@ -15,8 +15,8 @@ from transduce.data.text_size import measure
 from transduce.errors import UserError
 from transduce.model import devices
 from transduce.model.cpu_backend import has_fast_bf16
-from transduce.storage.atomic_folder import read_verified
 from transduce.storage.checkpoints import before_decay, checkpoints, drop_checkpoints_after, load_state, step_of
+from transduce.storage.model_folder import load_config
 from transduce.storage.run_request import TrainRequest
 from transduce.training import distributed
 from transduce.training.trial import run_trial
@@ -31,7 +31,7 @@ def complete(request: TrainRequest, print_lines: Callable[[list[str]], None]) ->
     Raises UserError if the text is too short to hold a part of it out, or the time too short for a training.
     """
     chooses = not request.has_run and (request.is_auto or request.minutes is not None)
-    parent = _config_of_parent(request) if chooses or not request.valid else None
+    parent = config_of_parent(request.start_from) if chooses or not request.valid else None
     if not request.has_run and (chooses or not request.valid):
         print_lines([f"reading {', '.join(corpus.name for corpus in request.given_corpora)}"])
     if not request.valid:
@@ -44,17 +44,18 @@ def complete(request: TrainRequest, print_lines: Callable[[list[str]], None]) ->
         return _with_more_time(request, print_lines) if request.more_minutes else request
     if not chooses:
         return request
-    config, lines = distributed.run_on_leader(_choose, request, parent)
-    print_lines([*lines, "now the tokenizer learns the text" if parent is None else "now the text becomes tokens"])
-    return dataclasses.replace(request, chosen=from_json(config, request.out))
+    choice = _choose(request, parent)
+    print_lines(
+        [*choice.lines, "now the tokenizer learns the text" if parent is None else "now the text becomes tokens"]
+    )
+    return dataclasses.replace(request, chosen=choice.config)
 
 
-def _config_of_parent(request: TrainRequest) -> Config | None:
+def config_of_parent(folder: Path | None) -> Config | None:
     """Return the configuration of the model of --from. Raises UserError unless it translates."""
-    folder = request.start_from
     if folder is None:
         return None
-    config = from_json(read_verified(folder, "config.json"), folder / "config.json")
+    config = load_config(folder)
     if config.train.task != "translation":
         task = config.train.task
         raise UserError(
@@ -73,15 +74,13 @@ def _line_of(held_out: HeldOut) -> str:
     return f"no --valid: {held_out.n_valid:,} pairs of the training text are held out for it, in {held_out.valid.name}"
 
 
-def _choose(request: TrainRequest, parent: Config | None) -> tuple[str, list[str]]:
-    """Return the configuration as JSON text, and lines that explain it. parent: that of the model of --from."""
+def _choose(request: TrainRequest, parent: Config | None) -> auto.Choice:
+    """Return the configuration of a run. parent: the configuration of the model of --from."""
     texts = [request.valid_corpus, *([request.old_corpus] if request.old_corpus else [])]
     n_valid = sum(1 for text in texts for _ in read_pairs(text))
     if request.is_auto:
-        choice = choose_for(request.corpora, request.minutes, request.settings, n_valid, parent)
-    else:
-        choice = _ended(request, n_valid, parent)
-    return to_json(choice.config), choice.lines
+        return choose_for(request.corpora, request.minutes, request.settings, n_valid, parent)
+    return _ended(request, n_valid, parent)
 
 
 def choose_for(
