@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from support.command_line import assert_mistake, heavy_imports
 from support.toy_task import CommandResult, toy_lines, write_pairs
 
@@ -13,6 +14,7 @@ from transduce.cli.recipes import format_size
 from transduce.config.overrides import overridden
 from transduce.config.recipes import RECIPES, RecipeEntry, auto, catalogue
 from transduce.config.schema import Config, ModelConfig, keys, value_of
+from transduce.model import devices
 from transduce.storage import run_choices
 
 
@@ -45,6 +47,27 @@ def test_auto_shows_its_choice_without_training(
     assert_mistake(
         cli("recipes", "auto", "--train", str(src), str(tgt), "--hours", "0"), "--hours=0: expected a number"
     )
+
+
+def test_auto_shows_its_choice_for_a_training_from_a_model_on_a_device(
+    tmp_path: Path, cli: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials: list[tuple[str, int]] = []
+
+    def trial(config: Config, *_: object) -> auto.Trial:
+        trials.append((devices.kind(), config.model.d_model))
+        return auto.Trial(0.2, 5.0, 2_000_000)
+
+    monkeypatch.setattr(run_choices, "run_trial", trial)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    texts = write_pairs(tmp_path, "train", toy_lines(1, 300))
+    command = ["recipes", "auto", "--train", *texts, "--device", "cpu", "--from"]
+    assert_mistake(cli(*command, "none"), "none: expected a model folder such as RUN/model")
+    assert_mistake(cli("recipes", "auto", "--from", "none"), "--train: expected a text, and the recipe auto")
+    monkeypatch.setattr(run_choices, "load_config", lambda folder: RECIPES["mixture"]())
+    text = cli(*command, "old/model").out.decode()
+    assert trials == [("cpu", 256)]
+    assert "the model keeps 4 + 4 layers, d_model 256" in text and "* train.use=best " in text
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -163,7 +163,7 @@ def test_a_gpu_is_refused_where_the_cpu_alone_computes(toy: Toy, tmp_path: Path)
 def test_the_commands_that_run_a_model_have_the_option() -> None:
     commands = {name for name in app if name[0] != "-" and name != "study"}
     lacking = {name for name in commands if "device" not in get_type_hints(app[name].default_command)}
-    without_a_model = "download check linearize report average configure diversify export import recipes shortlist"
+    without_a_model = "download check linearize report average configure diversify export import shortlist"
     assert lacking == {*without_a_model.split()}
 
 

@@ -2,10 +2,11 @@
 
 import dataclasses
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transduce.cli.options import Flag
-from transduce.cli.train import Corpora, Hours, Minutes, minutes_of
+from transduce.cli.options import Flag, with_device
+from transduce.cli.train import Corpora, Hours, Minutes, StartFrom, minutes_of
 from transduce.config.validation import refuse
 from transduce.data.corpora import Corpus, problems
 from transduce.errors import UserError
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 WIDTH = 76
 
 
+@with_device
 def recipes(
     name: str | None = None,
     *,
@@ -24,8 +26,9 @@ def recipes(
     train: Corpora | None = None,
     minutes: Minutes = None,
     hours: Hours = None,
+    start_from: StartFrom = None,
 ) -> None:
-    """List the recipes, or show the settings of one recipe, or what `auto` would choose for a text.
+    """List the recipes, or show the settings of one recipe, or with --train what `auto` would choose for a text.
 
     The list has the name of each recipe, its number of parameters, its purpose and the time of a training.
 
@@ -36,29 +39,31 @@ def recipes(
         takes it. A star marks a setting that differs from its default.
     studies
         List the recipes that reproduce our results, and the rows of the paper's tables.
-    train
-        With the recipe auto: the training text, as in `transduce train`.
 
     Examples
     --------
     transduce recipes
     transduce recipes vaswani2017-base
     transduce recipes auto --train train.en train.de --minutes 60
+    transduce recipes auto --train new.en new.de --from run/model
     """
-    if train or minutes is not None or hours is not None:
-        print(format_choice(name, train or [], minutes_of(minutes, hours)))
+    if train or minutes is not None or hours is not None or start_from is not None:
+        print(format_choice(name, train or [], minutes_of(minutes, hours), start_from))
     else:
         print(format_list(studies=studies) if name is None else format_recipe(name))
 
 
-def format_choice(name: str | None, train: list[Corpus], minutes: float | None) -> str:
-    """Return the settings that `auto` chooses for a text and a time on this machine, and why."""
-    from transduce.storage.run_choices import choose_for
+def format_choice(name: str | None, train: list[Corpus], minutes: float | None, start_from: Path | None) -> str:
+    """Return the settings that `auto` chooses for a text and a time on this machine, and why.
+
+    start_from: the model that the training starts from; None: it starts from random weights.
+    """
+    from transduce.storage.run_choices import choose_for, config_of_parent
 
     if name != "auto" or not train:
         raise UserError("--train: expected a text, and the recipe auto; give `transduce recipes auto --train SRC TGT`")
     refuse(problems(train))
-    choice = choose_for(train, minutes)
+    choice = choose_for(train, minutes, parent=config_of_parent(start_from))
     return "\n".join([*choice.lines, format_settings(choice.config)])
 
 
