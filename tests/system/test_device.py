@@ -1,5 +1,6 @@
 """Where models compute, tested without a GPU: the device "meta", which has no values, stands for one; and --device."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -27,6 +28,8 @@ from transduce.family.inference.language_model import LanguageModel
 from transduce.model import devices
 from transduce.model.transformer import Transformer
 from transduce.storage.model_folder import load_model
+from transduce.studies import results, table4
+from transduce.studies.schedule import _environments
 from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients
 from transduce.training.notices import slow_precision
@@ -161,10 +164,43 @@ def test_a_gpu_is_refused_where_the_cpu_alone_computes(toy: Toy, tmp_path: Path)
 
 
 def test_the_commands_that_run_a_model_have_the_option() -> None:
-    commands = {name for name in app if name[0] != "-" and name != "study"}
-    lacking = {name for name in commands if "device" not in get_type_hints(app[name].default_command)}
+    commands = {name: app[name] for name in app if name[0] != "-" and name != "study"}
+    commands |= {name: app["study"][name] for name in app["study"] if name[0] != "-"}
+    lacking = {name for name, command in commands.items() if "device" not in get_type_hints(command.default_command)}
     without_a_model = "download check linearize report average configure diversify export import shortlist"
-    assert lacking == {*without_a_model.split()}
+    assert lacking == {*without_a_model.split(), *"table1 attention positions experts scaling".split()}
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("name", "visible", "expected", "jobs"),
+    [
+        ("auto", None, "cuda:1", ["0", "1"]),
+        ("cpu", None, "cpu", [""]),
+        ("cuda", "7,5", "cuda:1", ["7", "5"]),
+        ("cuda:1", "7,5", "cuda:1", ["5"]),
+        ("cuda:0", None, "cuda:1", ["0"]),
+    ],
+)
+def test_the_trainings_of_a_study_have_its_device(
+    name: str,
+    visible: str | None,
+    expected: str,
+    jobs: list[str],
+    cli: Callable[..., CommandResult],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each job sees one GPU, which is its current one, or none."""
+    environments: list[dict[str, str]] = []
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    monkeypatch.setattr(results, "gpus", lambda: ["a GPU"] * 2)
+    monkeypatch.setattr(table4, "run_table4", lambda *_, jobs, **__: environments.extend(_environments(jobs, 3)))
+    if visible:
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible
+    cli("study", "table4", "--train", "a", "--valid", "b", "--out", "c", "--device", name)
+    assert [environment.get("CUDA_VISIBLE_DEVICES") for environment in environments] == jobs
+    os.environ.update(environments[0])
+    assert str(devices.device()) == expected
 
 
 def test_a_command_computes_on_the_device(toy: Toy, cli: Callable[..., CommandResult], tmp_path: Path) -> None:

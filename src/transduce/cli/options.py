@@ -75,8 +75,8 @@ Jobs = Annotated[
 ]
 
 
-def with_device(command: Callable[..., None]) -> Callable[..., None]:
-    """Return the command with the option --device, on which its models compute."""
+def with_device(command: Callable[..., None], option: object = Device) -> Callable[..., None]:
+    """Return the command with the option --device, on which its models compute. option: its type and help."""
 
     @functools.wraps(command)
     def with_option(*arguments: Any, device: str = "auto", **options: Any) -> None:
@@ -88,7 +88,7 @@ def with_device(command: Callable[..., None]) -> Callable[..., None]:
             return command(*arguments, **options)
 
     signature = inspect.signature(command)
-    option = inspect.Parameter("device", inspect.Parameter.KEYWORD_ONLY, default="auto", annotation=Device)
-    with_option.__signature__ = signature.replace(parameters=[*signature.parameters.values(), option])  # type: ignore[attr-defined]
-    with_option.__annotations__ = {**command.__annotations__, "device": Device}
+    device = inspect.Parameter("device", inspect.Parameter.KEYWORD_ONLY, default="auto", annotation=option)
+    with_option.__signature__ = signature.replace(parameters=[*signature.parameters.values(), device])  # type: ignore[attr-defined]
+    with_option.__annotations__ = {**command.__annotations__, "device": option}
     return with_option

@@ -1,13 +1,17 @@
 """`transduce study`: the tables of the paper as experiments."""
 
+import functools
+import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from transduce.cli.help import add_command
-from transduce.cli.options import Flag, Integer, Jobs, Language
+from transduce.cli.options import Flag, Integer, Jobs, Language, with_device
 from transduce.errors import UserError
+from transduce.model import devices
 
 TextPair = tuple[Path, Path]
 TrainText = Annotated[TextPair, Parameter(help="Source and target text for training.")]
@@ -27,8 +31,30 @@ Seeds = Annotated[
 SmallJobs = Annotated[
     int | None,
     Integer,
-    Parameter(help="Number of trainings that run at the same time, each on one thread.", show_default="one per core"),
+    Parameter(
+        help="Number of trainings that run at the same time, each on one thread of the CPU.",
+        show_default="one per core",
+    ),
 ]
+StudyDevice = Annotated[
+    str,
+    Parameter(
+        help="Device of the trainings: cpu, cuda (each training has one of the GPUs that CUDA_VISIBLE_DEVICES leaves), "
+        "cuda:N (only the GPU with number N of these, from 0), or mps (a GPU of Apple). auto takes the first that "
+        "exists of cuda, mps and cpu."
+    ),
+]
+
+
+def with_processes_on_device(command: Callable[..., None]) -> Callable[..., None]:
+    """Return the command with the option --device, on which the processes of a study compute, too."""
+
+    @functools.wraps(command)
+    def with_variables(*arguments: Any, **options: Any) -> None:
+        os.environ.update(devices.variables())
+        command(*arguments, **options)
+
+    return with_device(with_variables, StudyDevice)
 
 
 def table1(*, out: Path = Path("table1")) -> None:
@@ -52,6 +78,7 @@ def table1(*, out: Path = Path("table1")) -> None:
     _print_report(out)
 
 
+@with_processes_on_device
 def table2(
     *,
     train: TrainText,
@@ -98,6 +125,7 @@ def table2(
     _print_report(out)
 
 
+@with_processes_on_device
 def table3(
     *,
     train: TrainText,
@@ -158,6 +186,7 @@ def table3(
     _print_report(out)
 
 
+@with_processes_on_device
 def table4(
     *,
     train: Path,
@@ -195,6 +224,7 @@ def table4(
     _print_report(out)
 
 
+@with_processes_on_device
 def claims(
     *,
     train: TrainText,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:  # a command without a model does not load torch
     import torch
 
 _choice = ContextVar("device", default="auto")
+VARIABLE = "TRANSDUCE_DEVICE"  # of the environment: the choice that a process has from the program that started it
 
 
 @contextmanager
@@ -52,11 +53,36 @@ def kind() -> str:
     return _name().partition(":")[0]
 
 
+def variables() -> dict[str, str]:
+    """Return the environment variables with which other processes compute on the chosen device.
+
+    With "cpu" they see no GPU, and with "cuda:N" only this one.
+    """
+    name, _, number = _choice.get().partition(":")
+    if name == "auto":
+        return {}
+    if name == "cpu":
+        return {VARIABLE: name, "CUDA_VISIBLE_DEVICES": ""}
+    if not number:
+        return {VARIABLE: name}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return {VARIABLE: name, "CUDA_VISIBLE_DEVICES": visible.split(",")[int(number)] if visible else number}
+
+
+def _chosen() -> str:
+    """Return the choice of the block, or else of the environment; "auto" without one."""
+    name = _choice.get()
+    if name == "auto" and VARIABLE in os.environ:
+        name = os.environ[VARIABLE]
+        _check(name)
+    return name
+
+
 def _name() -> str:
     """Return the name of the device: the choice, or the first one that exists."""
     import torch
 
-    name = _choice.get()
+    name = _chosen()
     if name not in ("auto", "cpu", "cuda") and _has_ranks():
         raise UserError(
             f"device={name}: expected auto, cpu or cuda with several ranks; leave it out: each rank has its own GPU"
@@ -70,7 +96,7 @@ def _name() -> str:
 
 def refuse_gpu(why: str) -> None:
     """Raise UserError if the user has chosen a GPU. why: what computes on the CPU alone."""
-    name = _choice.get()
+    name = _chosen()
     if name not in ("auto", "cpu"):
         raise UserError(f"device={name}: expected cpu with {why}; leave it out")
 
