@@ -82,13 +82,17 @@ def test_time_that_a_text_cannot_use_is_not_used() -> None:
 
 
 def test_too_little_time_is_refused_with_a_number_that_works() -> None:
-    with pytest.raises(UserError, match=r"--minutes=0.2: expected at least 1 minutes"):
+    with pytest.raises(UserError, match=r"--minutes=0.2: expected at least 1 for this text on this mach.*; give --minutes 1$"):
         choose(CAPTIONS, 0.2)
     assert choose(CAPTIONS, 1)
     millions = Text(3_000_000, 45_000_000, 100)
-    with pytest.raises(UserError, match=r"--minutes=3: expected at least 6 minutes"):
+    with pytest.raises(UserError, match=r"--minutes=3: expected at least 6 for"):
         choose(millions, 3)
     assert choose(millions, 6)
+    with pytest.raises(UserError, match=r"^--minutes: expected at least (\d+) for .*; give --minutes \1$") as caught:
+        choose(millions, None, tokens_per_second=0.5)
+    least = int(str(caught.value).split()[-1])
+    assert least > 24 * 60 and choose(millions, least, tokens_per_second=0.5)
 
 
 def choose_from(parent: Config, text: Text, minutes: float | None = None) -> Choice:
@@ -124,7 +128,7 @@ def test_a_training_from_a_model_takes_the_given_minutes() -> None:
     seconds = train.max_steps * 0.2 + (train.max_steps // train.evaluate_every_steps + 2) * 5 + 15 + 20
     assert 0.9 < seconds / 60 / 20 < 1.05
     assert "keeps 4 + 4 layers, d_model 256" in choice.lines[0] and "highest learning rate" in choice.lines[1]
-    with pytest.raises(UserError, match=r"--minutes=0.2: expected at least 1 minutes"):
+    with pytest.raises(UserError, match=r"--minutes=0.2: expected at least 1 for"):
         choose_from(RECIPES["mixture"](), CAPTIONS, 0.2)
 
 

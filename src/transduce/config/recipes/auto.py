@@ -172,8 +172,8 @@ def _useful_steps(full_tokens: int, batch_tokens: int, minutes: float | None) ->
 def _check(minutes: float | None, steps: int, text: Text, trial: Trial) -> None:
     if steps < FEWEST_STEPS:
         least = math.ceil(_seconds(text, FEWEST_STEPS, trial) / 60)
-        given = "a training of a day" if minutes is None else f"--minutes={minutes:g}"
-        raise UserError(f"{given}: expected at least {least} minutes for this text on this machine; give more")
+        name = "--minutes" if minutes is None else f"--minutes={minutes:g}"  # without it, a training ends after a day
+        raise UserError(f"{name}: expected at least {least} for this text on this machine; give --minutes {least}")
 
 
 def _most_steps(minutes: float, text: Text, trial: Trial) -> int:
