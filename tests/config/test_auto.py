@@ -82,7 +82,9 @@ def test_time_that_a_text_cannot_use_is_not_used() -> None:
 
 
 def test_too_little_time_is_refused_with_a_number_that_works() -> None:
-    with pytest.raises(UserError, match=r"--minutes=0.2: expected at least 1 for this text on this mach.*; give --minutes 1$"):
+    with pytest.raises(
+        UserError, match=r"--minutes=0.2: expected at least 1 for this text on this mach.*; give --minutes 1$"
+    ):
         choose(CAPTIONS, 0.2)
     assert choose(CAPTIONS, 1)
     millions = Text(3_000_000, 45_000_000, 100)
