@@ -81,6 +81,11 @@ def test_time_that_a_text_cannot_use_is_not_used() -> None:
     assert "expect a weak model" in choice.lines[1]
 
 
+def test_a_text_smaller_than_a_batch_is_read_as_often_as_others() -> None:
+    choice = choose(Text(1, 16, 30), 10)
+    assert choice.config.train.max_steps == 176 and "176 steps, 176.0 epochs" in choice.lines[2]
+
+
 def test_too_little_time_is_refused_with_a_number_that_works() -> None:
     with pytest.raises(
         UserError, match=r"--minutes=0.2: expected at least 1 for this text on this mach.*; give --minutes 1$"

@@ -123,7 +123,7 @@ def choose(text: Text, *, minutes: float | None, precision: str, trial: Callable
         if size is not smallest and most_steps * size.batch_tokens * FILLED < needed:
             continue
         _check(minutes, most_steps, text, speed)
-        steps = min(most_steps, _useful_steps(full_tokens, size.batch_tokens, minutes))
+        steps = min(most_steps, _useful_steps(text, full_tokens, size.batch_tokens, minutes))
         config = configure(size, text, steps=steps, precision=precision, evaluations=evaluations(steps, speed))
         return Choice(config, [*_of_text(text, config), *of_time(text, config, speed, minutes)])
     raise AssertionError("the smallest size ends the loop")
@@ -140,7 +140,8 @@ def choose_from(
     speed = trial(config)
     most_steps = _most_steps(minutes or LONGEST, text, speed)
     _check(minutes, most_steps, text, speed)
-    useful = _useful_steps(_tokens(text, TUNING_EPOCHS, TUNING_TOKENS), config.data.batch_tokens, minutes)
+    full_tokens = _tokens(text, TUNING_EPOCHS, TUNING_TOKENS)
+    useful = _useful_steps(text, full_tokens, config.data.batch_tokens, minutes)
     steps = min(most_steps, max(FEWEST_STEPS, useful))
     n_evaluations = evaluations(steps, speed)
     config = configure_from(parent, text, steps=steps, precision=precision, evaluations=n_evaluations)
@@ -165,8 +166,13 @@ def _tokens(text: Text, epochs: int, least: int) -> int:
     return max(epochs * text.tokens, min(least, MOST_EPOCHS * text.tokens))
 
 
-def _useful_steps(full_tokens: int, batch_tokens: int, minutes: float | None) -> int:
-    return math.ceil(full_tokens * (MOST_TIMES if minutes else 1) / (batch_tokens * FILLED))
+def _useful_steps(text: Text, full_tokens: int, batch_tokens: int, minutes: float | None) -> int:
+    return math.ceil(full_tokens * (MOST_TIMES if minutes else 1) / _step_tokens(text, batch_tokens))
+
+
+def _step_tokens(text: Text, batch_tokens: int) -> float:
+    """Return the tokens of a step, on each side. A step has no pair twice."""
+    return min(FILLED * batch_tokens, text.tokens)
 
 
 def _check(minutes: float | None, steps: int, text: Text, trial: Trial) -> None:
@@ -333,7 +339,7 @@ def in_words(minutes: float) -> str:
 
 
 def _epochs(text: Text, batch_tokens: int, steps: int) -> float:
-    return steps * batch_tokens * FILLED / text.tokens
+    return steps * _step_tokens(text, batch_tokens) / text.tokens
 
 
 def _seconds_without_steps(text: Text, trial: Trial) -> float:
