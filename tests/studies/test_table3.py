@@ -25,7 +25,7 @@ from transduce.studies.table3_report import CLAIMS, LARGE_BASE, PAPER, SIZES, re
 def test_recipes_plans_claims_and_paper_have_the_same_rows() -> None:
     assert PAPER.keys() == table3.ROWS.keys() == {row for row, _ in PLANS["paper"]} - {LARGE_BASE}
     assert {row for row, _ in PLANS["small"]} < {*PAPER, LARGE_BASE}
-    assert {row for claim in CLAIMS for row in claim.effects} < PAPER.keys() and {*SIZES} < PAPER.keys()
+    assert {row for effects in CLAIMS.values() for row in effects} < PAPER.keys() and {*SIZES} < PAPER.keys()
     for scale, count in (("small", 15), ("paper", 26)):
         plan = trainings(scale, has_large_text=True)
         assert len(plan) == len({training.name for training in plan}) == count + 1

@@ -10,12 +10,12 @@ from transduce.studies.attention_forms import AttentionForm, AttentionSizes, Tra
 from transduce.studies.comparison import (
     NOT_RUN,
     Difference,
-    Samples,
     as_points,
     by_verdict,
     curves_figure,
     ends_in_ms,
     report_of,
+    samples_of,
 )
 from transduce.studies.results import Entry, Results
 
@@ -147,8 +147,8 @@ def _figures(costs: Costs, sizes: AttentionSizes) -> list[Figure]:
 def _losses(results: Results, sizes: AttentionSizes, *, causal: bool) -> tuple[Table, str]:
     """Return the losses of the models under one mask as a table, and a sentence that compares them with the bases."""
     of_mask = [row for row in rows(sizes) if row.causal == causal]
-    losses = {row.name: results.values(row.name, "loss") for row in of_mask}
-    samples = Samples(losses, [row.name for row in of_mask if row.name == row.base])
+    bases = [row.name for row in of_mask if row.name == row.base]
+    samples = samples_of(results, [row.name for row in of_mask], "loss", pooled=bases)
     changes = {row.name: samples.change(row.name, row.base) for row in of_mask if row.name != row.base}
     task = "Next token" if causal else "Masked tokens"
     groups = by_verdict({row.title: changes.get(row.name) for row in of_mask})

@@ -9,7 +9,6 @@ from transduce.evaluation.study_report import Report, Table
 from transduce.studies.comparison import (
     NOT_RUN,
     Difference,
-    Samples,
     as_factor,
     as_points,
     claim_verdict,
@@ -17,6 +16,7 @@ from transduce.studies.comparison import (
     mean_and_range,
     report_of,
     rows_table,
+    samples_of,
     seeds_of,
 )
 from transduce.studies.results import Results, config_of
@@ -70,10 +70,7 @@ class _Study:
 
         keys: the path of the figure. The difference of a perplexity is of its logarithm.
         """
-        values = {name: self.values(name, *keys) for name in (row, base)}
-        if keys[-1] == "perplexity":
-            values = {name: [*map(math.log, seeds)] for name, seeds in values.items()}
-        return Samples(values).change(row, base)
+        return samples_of(self.results, (row, base), *keys).change(row, base)
 
     def configs(self, rows: Iterable[str]) -> list[Config]:
         """Return the configurations of the trainings of some rows, as far as they were recorded."""

@@ -116,6 +116,12 @@ class Samples:
         return difference(self.values[row], self.values[base], self.spread)
 
 
+def samples_of(results: Results, rows: Iterable[str], *keys: str, pooled: Collection[str] | None = None) -> Samples:
+    """Return a figure of each seed of the rows; of a perplexity, its logarithm. keys: as in `Results.values`."""
+    scale = math.log if keys[-1] == "perplexity" else float
+    return Samples({row: [*map(scale, results.values(row, *keys))] for row in rows}, pooled)
+
+
 def by_verdict(changes: Mapping[str, Difference | None]) -> dict[Verdict, list[str]]:
     """Return the titles of each verdict, of figures of which less is better. Titles without a difference are left out.
 

@@ -4,7 +4,6 @@ All rows are the same decoder with RoPE, except for the network in its layers. A
 of experts as in the dense row: one expert of its width, or two of half of it.
 """
 
-import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,12 +20,12 @@ from transduce.model.transformer import parameter_count
 from transduce.studies.comparison import (
     NOT_RUN,
     Difference,
-    Samples,
     as_factor,
     by_verdict,
     mean_and_range,
     report_of,
     rows_table,
+    samples_of,
 )
 from transduce.studies.results import Cost, Duration, Entry, Results, Study, figures_type, list_type
 from transduce.studies.small_models import (
@@ -125,7 +124,7 @@ def train_and_evaluate(sizes: SegmentSizes, row: str, seed: int, streams: Stream
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
     entries = {row: results.done(row) for row in ROWS}
-    samples = Samples({row: [*map(math.log, results.values(row, "perplexity"))] for row in ROWS})
+    samples = samples_of(results, ROWS, "perplexity")
     changes = {row: samples.change(row, "dense") for row in ROWS if row != "dense"}
     groups = by_verdict({ROWS[row].title: change for row, change in changes.items()})
     parts = "; ".join(f"{verdict}: {', '.join(titles)}" for verdict, titles in groups.items())

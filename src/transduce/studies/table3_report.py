@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import statistics
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from transduce.config.recipes import find_recipe
@@ -15,7 +16,6 @@ from transduce.studies.comparison import (
     ClaimVerdict,
     Difference,
     Effect,
-    Samples,
     as_factor,
     as_points,
     claim_verdict,
@@ -25,6 +25,7 @@ from transduce.studies.comparison import (
     overall,
     report_of,
     rows_table,
+    samples_of,
     seeds_of,
     sizes_in_words,
 )
@@ -38,7 +39,6 @@ BLEU_IN_WORDS = {
 SCALES = {"small": "small scale", "paper": "the paper's scale"}
 RECIPE = {"small": "small-table3-", "paper": "vaswani2017-table3-"}
 
-SIZES = ("d256", "d1024", "ff1024", "ff4096", "big")  # the rows that can have a separate text, a larger one
 LARGE = "larger"  # prefix of its hashes in results.json
 LARGE_BASE = "base-large"  # the base model on that text
 
@@ -85,34 +85,20 @@ PAPER = {
 }
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A sentence of section 6.2. effects: the claimed effect of each row that it is about, compared with base."""
-
-    sentence: str
-    effects: dict[str, Effect]
-
-
-CLAIMS = (
-    Claim("Single-head attention is worse than the best setting", {"h1": "hurts"}),
-    Claim("Quality also drops off with too many heads", {"h32": "hurts"}),
-    Claim("Reducing the attention key size d_k hurts model quality", {"dk16": "hurts", "dk32": "hurts"}),
-    Claim(
-        "Bigger models are better",
-        {
-            "n2": "hurts",
-            "n4": "hurts",
-            "n8": "helps",
-            "d256": "hurts",
-            "d1024": "helps",
-            "ff1024": "hurts",
-            "ff4096": "helps",
-            "big": "helps",
-        },
-    ),
-    Claim("Dropout is very helpful in avoiding over-fitting", {"dropout0": "hurts"}),
-    Claim("Learned positions give nearly identical results to sinusoids", {"learned": "none"}),
-)
+SIZES = ("d256", "d1024", "ff1024", "ff4096", "big")  # the rows that can have a separate text, a larger one
+BIGGER: dict[str, Effect] = {
+    row: "helps" if (PAPER[row].parameters or 0) > (PAPER["base"].parameters or 0) else "hurts"
+    for row in ("n2", "n4", "n8", *SIZES)
+}
+# The claimed effects of rows, compared with base, by the names of the sentences in the report.
+CLAIMS: dict[str, dict[str, Effect]] = {
+    "single_head": {"h1": "hurts"},
+    "many_heads": {"h32": "hurts"},
+    "key_size": {"dk16": "hurts", "dk32": "hurts"},
+    "bigger": BIGGER,
+    "dropout": {"dropout0": "hurts"},
+    "learned": {"learned": "none"},
+}
 SMALLEST_FACTOR = 1.02  # of perplexity: the largest difference that counts as nearly identical
 
 # ---- the report --------------------------------------------------------------------------------------------------
@@ -135,7 +121,7 @@ def report(results: Results) -> Report:
         n_done=count,
         n_trained=len(study.rows) - len(missing),
         n_rows=len(study.rows),
-        claims=[f"{study.sentence(claim)}." for claim in CLAIMS],
+        **{name: study.verdict(effects) for name, effects in CLAIMS.items()},
         smallest=100 * SMALLEST_FACTOR - 100,
         spread=study.spread(),
         texts=study.texts() if LARGE_BASE in study.rows else "",
@@ -171,18 +157,14 @@ class _Study:
             self.rows.insert(1, LARGE_BASE)
         self.changed = [row for row in self.rows if row not in ("base", LARGE_BASE)]
         self.entries = {row: results.done(row) for row in self.rows}
-        self.figures = {
-            "perplexity": self._values("perplexity"),
-            "BLEU": self._values("bleu") if self.score == "bleu" else self._values("valid", self.score),
-            "mean perplexity": self._values("valid_mean", "perplexity"),
-            "mean BLEU": self._values("valid_mean", self.score),
+        keys = {
+            "perplexity": ("perplexity",),
+            "BLEU": ("bleu",) if self.score == "bleu" else ("valid", self.score),
+            "mean perplexity": ("valid_mean", "perplexity"),
+            "mean BLEU": ("valid_mean", self.score),
         }
-        self.samples = {"BLEU": Samples(self.figures["BLEU"])}
-        for name in ("perplexity", "mean perplexity"):
-            self.samples[name] = Samples({row: [*map(math.log, seeds)] for row, seeds in self.figures[name].items()})
-
-    def _values(self, *keys: str) -> dict[str, list[float]]:
-        return {row: self.results.values(row, *keys) for row in self.rows}
+        self.figures = {name: {row: results.values(row, *path) for row in self.rows} for name, path in keys.items()}
+        self.samples = {name: samples_of(results, self.rows, *path) for name, path in keys.items()}
 
     def scale_in_words(self) -> str:
         """Return the scale in words, with the sizes and steps of the base row that was trained."""
@@ -201,11 +183,11 @@ class _Study:
         """Return the difference of a row from its base in a figure; None if one of them was not run."""
         return self.samples[figure].change(name, self.base_of(name))
 
-    def sentence(self, claim: Claim) -> str:
-        """Return the claim with its verdict and, if it is about several rows, the rows by their verdicts."""
+    def verdict(self, effects: Mapping[str, Effect]) -> str:
+        """Return the verdict on a claim about effects and, if they are of several rows, the rows by their verdicts."""
         groups: dict[ClaimVerdict, list[str]] = {}
         missing = []
-        for name, effect in claim.effects.items():
+        for name, effect in effects.items():
             if change := self.change(name, "perplexity"):
                 verdict = claim_verdict(effect, change, math.log(SMALLEST_FACTOR))
                 groups.setdefault(verdict, []).append(f"{PAPER[name].changed} (perplexity {as_factor(change)})")
@@ -214,10 +196,8 @@ class _Study:
         parts = [f"{verdict}: {', '.join(names)}" for verdict, names in groups.items()]
         parts += [f"not run: {', '.join(missing)}"] if missing else []
         if not groups:
-            return f"{claim.sentence}: inconclusive, {parts[0]}"
-        if len(claim.effects) == 1:
-            return f"{claim.sentence}: {parts[0]}"
-        return f"{claim.sentence}: {overall(groups)}. By row: {'; '.join(parts)}"
+            return f"inconclusive, {parts[0]}"
+        return parts[0] if len(effects) == 1 else f"{overall(groups)}. By row: {'; '.join(parts)}"
 
     def spread(self) -> str:
         """Return the standard deviation between seeds in words."""

@@ -31,7 +31,6 @@ from transduce.studies.comparison import (
     NOT_RUN,
     Curves,
     Points,
-    Samples,
     as_points,
     curves_figure,
     mean_and_range,
@@ -39,6 +38,7 @@ from transduce.studies.comparison import (
     not_run,
     report_of,
     rows_table,
+    samples_of,
     seeds_of,
     sizes_in_words,
 )
@@ -252,7 +252,7 @@ class _Study:
         self.entries = {row: results.done(row) for row in TITLES}
         self.n_trees: int = results.settings["number of training trees"]
         self.texts = [text for text in IN_WORDS if any(text in entry for entry in self.done)] or ["valid"]
-        self.f1 = {text: Samples({row: results.values(row, text, "f1") for row in TITLES}) for text in IN_WORDS}
+        self.f1 = {text: samples_of(results, TITLES, text, "f1") for text in IN_WORDS}
 
     def lead(self) -> str:
         n_rows = sum(map(bool, self.entries.values()))
