@@ -1,9 +1,11 @@
 """Comparisons of several seeds: noise, intervals, verdicts, and tables."""
 
 import math
+from pathlib import Path
 
 import pytest
 
+from transduce.evaluation.study_report import Report, Section, fill_report
 from transduce.studies.comparison import (
     Difference,
     Noise,
@@ -60,6 +62,23 @@ def test_titles_are_grouped_by_their_verdicts() -> None:
 def test_a_short_row_of_a_table_is_quiet() -> None:
     table = rows_table(["row", "loss", "seeds"], [["a", "1.0", "1 2"], ["b", "not run"]])
     assert table.rows == [["a", "1.0", "1 2"], ["b", "not run", ""]] and table.quiet == {1}
+
+
+def test_a_report_is_its_markdown_file_with_its_parts(tmp_path: Path) -> None:
+    paragraphs = [
+        "# A {scale} study",
+        "A lead\nof {n:,} steps. {failed}",
+        "## {what}",
+        "{table}",
+        "{failures}",
+        "{both}",
+    ]
+    (tmp_path / "study.md").write_text("\n\n".join([*paragraphs, "{n} and\n{n}\n"]), "utf-8")
+    table = rows_table(["row", "loss"], [["a", "1.0"]])
+    parts = {"scale": "small", "n": 1_200, "failed": "", "what": "Loss", "table": table, "failures": []}
+    report = fill_report(tmp_path / "study.md", {**parts, "both": [table, "a {brace}"]})
+    blocks = [table, table, "a {brace}", "1200 and 1200"]
+    assert report == Report("A small study", "A lead of 1,200 steps.", [Section("Loss", blocks)])
 
 
 def test_a_direction_holds_if_the_whole_interval_is_on_its_side() -> None:

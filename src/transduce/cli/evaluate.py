@@ -98,17 +98,14 @@ def evaluate(
     if text is not None or labels is not None:
         has_others = bool(ref or src or trees or hyp) or options != DecodingOptions()
         has_others |= (language, tokenize, precision) != ("en", "13a", "fp32")
-        scores = _scores_of_lines(models, text, labels, has_others)
-        print_json(scores) if json else print(scores)
-        return
+        return _print(_scores_of_lines(models, text, labels, has_others), json=json)
     _check_one(models, hyp, ref is not None or _is_table(src), trees)
     if hyp:
         _check_no_model(src if ref or trees else None, options, precision)
     if trees is not None:
         _check_only_trees(src, hyp, language, tokenize)
         scores = _scores_of_file(hyp[0], trees) if hyp else _scores_of_parser(models, trees, options, precision)
-        print_json(scores) if json else print(scores)
-        return
+        return _print(scores, json=json)
     first, more = (ref[0], ref[1:]) if ref else (None, [])
     if hyp and (reference := first or (src and Corpus(src))):
         evaluation = evaluate_hypotheses(hyp, reference, more_refs=more, language=language, tokenize=tokenize)
@@ -119,13 +116,17 @@ def evaluate(
     _print(evaluation, json=json)
 
 
-def _print(evaluation: "Evaluation", *, json: bool) -> None:
+def _print(scores: object, *, json: bool) -> None:
     """Print the scores, and on standard error the warnings about the texts."""
-    from transduce.evaluate import format_evaluation
+    from transduce.evaluate import Evaluation, format_evaluation
 
-    for line in (evaluation.warning or "").splitlines():
-        print(f"transduce: {line}", file=sys.stderr)
-    print_json(evaluation) if json else print(format_evaluation(evaluation))
+    if isinstance(scores, Evaluation):
+        for line in (scores.warning or "").splitlines():
+            print(f"transduce: {line}", file=sys.stderr)
+    if json:
+        print_json(scores)
+    else:
+        print(format_evaluation(scores) if isinstance(scores, Evaluation) else scores)
 
 
 def _scores_of_lines(

@@ -22,6 +22,12 @@ def corpora_of(kind: object, tokens: Sequence[Token]) -> list[Corpus]:
     return [parse(words) for words in groups]
 
 
+Out = Annotated[
+    Path,
+    Parameter(
+        help="Folder of the run: configuration, tokenizer, checkpoints, log.jsonl. The trained model is in OUT/model."
+    ),
+]
 Recipe = Annotated[
     str,
     Parameter(
@@ -77,6 +83,7 @@ OldValid = Annotated[
         help="With --from, validation text of the old model. Each evaluation shows whether the new one is worse on it.",
     ),
 ]
+Resume = Annotated[Flag, Parameter(help="Resume the run in OUT from its newest checkpoint.")]
 AllowChange = Annotated[
     list[str] | None,
     Parameter(
@@ -113,7 +120,7 @@ def minutes_of(minutes: float | None, hours: float | None) -> float | None:
 def train(
     *,
     train: Corpora,
-    out: Path,
+    out: Out,
     valid: Valid = None,
     recipe: Recipe = "auto",
     minutes: Minutes = None,
@@ -121,20 +128,13 @@ def train(
     settings: Settings = None,
     start_from: StartFrom = None,
     old_valid: OldValid = None,
-    resume: Flag = False,
+    resume: Resume = False,
     allow_change: AllowChange = None,
     tensorboard: Tensorboard = False,
     shard: Shard = False,
     rank_timeout: RankTimeout = None,
 ) -> None:
     r"""Train a model on source text and its translation, or a language model on one text.
-
-    Parameters
-    ----------
-    out
-        Folder of the run: configuration, tokenizer, checkpoints, log.jsonl. The trained model is in OUT/model.
-    resume
-        Resume the run in OUT from its newest checkpoint.
 
     Examples
     --------
