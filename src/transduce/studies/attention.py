@@ -6,7 +6,7 @@ restore masked tokens, in BERT. All models of a kind have the same sizes, steps,
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,11 +42,11 @@ COSTS_OF_FORMS = figures_type("n", forms=dict[str, COSTS])
 TRAINING = figures_type("row", "seed", "parameters", "cpu_seconds", loss=Duration)  # in nats for a predicted token
 
 
-def _entry_types(name: str, settings: Mapping[str, Any]) -> list[Any]:
-    return [COSTS_OF_FORMS if name.startswith("costs-") else TRAINING]
-
-
-STUDY = Study("attention", _entry_types, figures_type(sizes=settings_type(AttentionSizes)))
+STUDY = Study(
+    "attention",
+    lambda name, settings: [COSTS_OF_FORMS if name.startswith("costs-") else TRAINING],
+    figures_type(sizes=settings_type(AttentionSizes)),
+)
 
 
 def run_attention(train: Path, valid: Path, out: Path, *, sizes: AttentionSizes = SIZES) -> Results:

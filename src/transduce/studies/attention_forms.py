@@ -8,11 +8,10 @@ with exact layers.
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import msgspec
 import torch
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
@@ -73,11 +72,6 @@ class AttentionSizes:
     largest_gradient: Cost = 1.0
     valid_texts: Count = 32
     mask_share: Cost = 0.15
-
-
-def sizes_of(settings: Mapping[str, Any]) -> AttentionSizes:
-    """Return the sizes of the settings in results.json."""
-    return msgspec.convert(settings["sizes"], AttentionSizes)
 
 
 SIZES = AttentionSizes()

@@ -4,9 +4,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec import convert
+
 from transduce.evaluation.study_charts import powers_svg
 from transduce.evaluation.study_report import Figure, Report, Table
-from transduce.studies.attention_forms import AttentionForm, AttentionSizes, TrainedForm, forms, layers, rows, sizes_of
+from transduce.studies.attention_forms import AttentionForm, AttentionSizes, TrainedForm, forms, layers, rows
 from transduce.studies.comparison import (
     NOT_RUN,
     Difference,
@@ -25,7 +27,7 @@ Costs = Mapping[int, Mapping[str, Mapping[str, float]]]  # length -> form or lay
 
 def report(results: Results) -> Report:
     """Return the report of what has been measured and trained, with the sizes of the results."""
-    sizes = sizes_of(results.settings)
+    sizes = convert(results.settings["sizes"], AttentionSizes)
     costs = {n: results.entries[f"costs-{n}"]["forms"] for n in sizes.lengths if results.is_done(f"costs-{n}")}
     return report_of(
         results,

@@ -69,8 +69,7 @@ def run_positions(
 ) -> Results:
     """Train and evaluate the rows that are not yet in OUT/results.json, and write the report.
 
-    train, valid: texts whose lines follow each other. jobs: number of trainings at the same time, each on one thread;
-    None: one for each core. Raises UserError at the end if trainings have failed.
+    train, valid: texts whose lines follow each other. jobs, and the errors: as in `SmallStudy.run`.
     """
     return SmallStudy(STUDY, ROWS, train_and_evaluate, report).run((train, valid), out, sizes, jobs)
 

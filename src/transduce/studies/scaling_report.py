@@ -9,7 +9,7 @@ from transduce.errors import UserError
 from transduce.evaluation.charts import axes, dot, log_axis, stretch, strokes
 from transduce.evaluation.study_report import Figure, Report, Table
 from transduce.studies.comparison import NOT_RUN, report_of
-from transduce.studies.results import Results
+from transduce.studies.results import Entry, Results
 from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Estimate, Fit, Law, Observation, fit, power_law
 
 # Quoted. Hoffmann et al. 2022, eq. 10 and table 2 (approach 3); Besiroglu et al. 2024, table 1; Kaplan et al. 2020,
@@ -23,7 +23,6 @@ KAPLAN_POWERS = {"L(N)": "0.076", "L(D)": "0.095", "L(C)": "0.057; 0.050 with th
 
 NOTHING = 1e-6  # a constant below it is 0: where a law has no E, the fit of its logarithm falls without end
 
-Entry = Mapping[str, Any]
 T = TypeVar("T")
 
 

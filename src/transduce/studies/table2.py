@@ -8,7 +8,7 @@ seconds of a step, which are measured before any training starts. Only the model
 A training is complete in results.json as soon as it has ended, so a study may lose OUT/runs between two trainings.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,13 +50,7 @@ STEP_COST = figures_type(
     seconds_per_step=list_type(Cost),
     optional={"config": dict[str, Any]},
 )
-
-
-def _entry_types(name: str, settings: Mapping[str, Any]) -> list[Any]:
-    return [STEP_COST] if name.endswith("-cost") else [TRAINING, TRANSLATION, SYSTEM]
-
-
-STUDY = Study("table2", _entry_types)
+STUDY = Study("table2", lambda name, _: [STEP_COST] if name.endswith("-cost") else [TRAINING, TRANSLATION, SYSTEM])
 
 
 def trainings() -> list[Training]:
