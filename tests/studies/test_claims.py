@@ -20,12 +20,17 @@ from transduce.evaluation.study_report import html_page, markdown
 from transduce.model.attention import attention_weights
 from transduce.model.transformer import Transformer
 from transduce.storage.run_request import TrainRequest
-from transduce.studies import claims, claims_report, scaling
+from transduce.studies import claims, claims_models, claims_report
 from transduce.studies.claims import run_claims, split_texts
+from transduce.studies.claims_models import (
+    UnscaledTransformer,
+    _Recorder,
+    jacobian_norm,
+    run_in_process,
+    unscaled_attention,
+)
 from transduce.studies.claims_report import report
-from transduce.studies.in_process import run_in_process
 from transduce.studies.results import Results, encode_config, read_results
-from transduce.studies.scaling import UnscaledTransformer, _Recorder, jacobian_norm, unscaled_attention
 from transduce.studies.trainings import Texts, Training
 from transduce.training.optimizer import learning_rate
 
@@ -121,7 +126,7 @@ def test_texts_without_short_or_longer_pairs_are_refused(tmp_path: Path) -> None
 def test_relative_positions_know_the_order_only_by_distances() -> None:
     """Without their vectors the encoder has no order; a step of the search gives the same as all positions at once."""
     torch.manual_seed(1)
-    model = claims.RelativeTransformer(SIZES).eval()
+    model = claims_models.RelativeTransformer(SIZES).eval()
     src = torch.randint(5, 25, (2, 12))
     tgt_in, mask = torch.randint(5, 25, (2, 10)), torch.ones(2, 12, dtype=torch.bool)
     with torch.no_grad():
@@ -141,7 +146,7 @@ def test_relative_positions_know_the_order_only_by_distances() -> None:
 
 def test_the_trainings_differ_in_one_setting_each() -> None:
     base = find_recipe("small-table3-base")()
-    assert len(claims.trainings()) == 10 and len(scaling.trainings()) == 12
+    assert len(claims.trainings()) == 10 and len(claims_models.scaling_trainings()) == 12
     configs = {one.row: one.config() for one in claims.trainings()}
     assert {row: config.train.label_smoothing for row, config in configs.items()} == {
         "smoothing0.1": 0.1, "smoothing0": 0, "sinusoids": 0.1, "learned": 0.1
@@ -149,8 +154,8 @@ def test_the_trainings_differ_in_one_setting_each() -> None:
     assert [row for row, config in configs.items() if config.model != base.model] == ["learned"]
     relative = claims.relative_trainings()[0].config()
     assert relative == replace(configs["sinusoids"], train=relative.train), "its task replaces the positions"
-    for one in scaling.trainings():
-        assert one.config().model.d_k in scaling.WIDTHS and one.config().model.d_v == 32
+    for one in claims_models.scaling_trainings():
+        assert one.config().model.d_k in claims_models.WIDTHS and one.config().model.d_v == 32
 
 
 def test_every_training_has_a_tenth_of_warm_up_and_the_peak_of_table_3() -> None:
@@ -160,7 +165,7 @@ def test_every_training_has_a_tenth_of_warm_up_and_the_peak_of_table_3() -> None
         return learning_rate(train.warmup_steps, **options)
 
     base = find_recipe(claims.BASE)()
-    for one in (*claims.trainings(), *claims.relative_trainings(), *scaling.trainings()):
+    for one in (*claims.trainings(), *claims.relative_trainings(), *claims_models.scaling_trainings()):
         config = one.config()
         assert config.train.warmup_steps == config.train.max_steps / 10
         assert peak(config) == pytest.approx(peak(base), rel=1e-3) == pytest.approx(1.77e-3, rel=1e-2)
@@ -183,7 +188,7 @@ def results(tmp_path: Path) -> Results:
     config = encode_config(find_recipe("small-table3-base")())
     softmax = {"variance": 1.0, "gradient": 0.25, "components": 0.5}
     for seed in (1, 2):
-        for width in scaling.WIDTHS:
+        for width in claims_models.WIDTHS:
             for row, factor in (("scaled", 1.0), ("unscaled", 1.5 if width == 256 else 1.0)):
                 statistics = {"softmax_start": softmax, "softmax_end": {**softmax, "variance": float(width)}}
                 name = f"{row}-dk{width}"
@@ -266,7 +271,7 @@ def test_what_is_missing_is_reported(results: Results) -> None:
 
 def test_a_training_that_diverged_is_recorded_and_not_repeated(tmp_path: Path) -> None:
     results = Results(tmp_path / "results.json", claims.STUDY, {})
-    trainings = [one for one in scaling.trainings() if one.name in ("unscaled-dk256-1", "scaled-dk16-1")]
+    trainings = [one for one in claims_models.scaling_trainings() if one.name in ("unscaled-dk256-1", "scaled-dk16-1")]
     problems: list[UserError] = [UserError("the disk is full"), NotFiniteError("the loss is nan\n  - remedies")]
     calls: list[str] = []
 
@@ -312,12 +317,12 @@ def test_a_study_has_all_figures_and_resumes(tmp_path: Path, monkeypatch: pytest
     processes = [Training(row, 1, recipe) for row in ("smoothing0.1", "smoothing0", "sinusoids")]
     monkeypatch.setattr(claims, "trainings", lambda: [*processes, Training("learned", 1, recipe, learned)])
     here = [Training(row, 1, recipe, ("model.d_k=16",)) for row in ("scaled-dk16", "unscaled-dk16")]
-    monkeypatch.setattr(scaling, "trainings", lambda: here)
+    monkeypatch.setattr(claims_models, "scaling_trainings", lambda: here)
     monkeypatch.setattr(claims, "relative_trainings", lambda: [Training("relative", 1, recipe)])
     monkeypatch.setattr(claims, "BASE", recipe)
     monkeypatch.setattr(claims_report, "WIDTHS", (16,))
 
-    measure, calls = scaling.train_and_measure, []
+    measure, calls = claims_models.train_and_measure, []
 
     def interrupt(training: Training, texts: Texts, run: Path) -> dict[str, object]:
         calls.append(training.name)
@@ -325,7 +330,7 @@ def test_a_study_has_all_figures_and_resumes(tmp_path: Path, monkeypatch: pytest
             raise KeyboardInterrupt
         return measure(training, texts, run)
 
-    monkeypatch.setattr(scaling, "train_and_measure", interrupt)
+    monkeypatch.setattr(claims_models, "train_and_measure", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_claims(texts, out, jobs=2)
     before = json.loads((out / "results.json").read_bytes())["cells"]

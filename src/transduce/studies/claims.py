@@ -1,6 +1,6 @@
 """Three sentences of the paper that have no table, as experiments on a small text.
 
-    §3.2.1  without the factor 1/sqrt(d_k), a large d_k pushes the softmax into regions of small gradients (`scaling`)
+    §3.2.1  without the factor 1/sqrt(d_k), a large d_k pushes the softmax into regions of small gradients
     §3.5    sinusoids may let the model extrapolate to sequences longer than in training
     §5.4    label smoothing hurts perplexity, but improves accuracy and BLEU
 
@@ -16,38 +16,27 @@ from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
 from transduce.config.recipes import find_recipe
 from transduce.config.recipes.studies.table3 import schedule
-from transduce.config.schema import Config, ModelConfig
 from transduce.data.batches import collate
 from transduce.data.text import read_pairs
 from transduce.data.tokenizer import Tokenizer
-from transduce.decoding.options import DecodingOptions
 from transduce.errors import UserError
-from transduce.evaluate import TestSet, evaluate_model
-from transduce.family.positions import relative_attention
-from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention
-from transduce.model.positions import SinusoidalPositions
-from transduce.model.transformer import DecoderLayer, EncoderLayer, Transformer
 from transduce.storage.atomic_folder import write_file
 from transduce.storage.model_folder import load_model
-from transduce.studies import scaling
+from transduce.studies import claims_models
+from transduce.studies.claims_models import run_in_process
 from transduce.studies.claims_report import POSITIONS, RELATIVE, SMOOTHING, report
-from transduce.studies.in_process import load_last, run_in_process, train_here
 from transduce.studies.results import Count, Duration, Percent, Results, Study, figures_type, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
-from transduce.studies.trainings import SCORES, TRAINING, TRANSLATION, FilePair, Texts, Training, score_figures
-from transduce.train import TranslationTask
-from transduce.translate import Translator
+from transduce.studies.trainings import SCORES, TRAINING, TRANSLATION, FilePair, Texts, Training
 
 BASE = "small-table3-base"
 STEPS = 1_200
 SHORT = 16  # the maximum number of pieces on both sides of a short pair
 LONGER = 22  # both sides of a longer pair have more pieces
-REACH = 8  # distances that have a vector each; all occur often in short pairs
 
 Pair = tuple[str, str]
 
@@ -113,7 +102,7 @@ def run_claims(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
     hashes = texts.read()
     split = split_texts(texts, find_recipe(BASE)().data.vocab_size)
     results = open_results(out, STUDY, {"language": texts.language, **hashes, **split.figures})
-    in_process = [*relative_trainings(), *scaling.trainings()]
+    in_process = [*relative_trainings(), *claims_models.scaling_trainings()]
     if not rerun:
         refuse_outdated(in_process, results)
 
@@ -121,8 +110,8 @@ def run_claims(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
 
     def measure(training: Training, run: Path) -> dict[str, Any]:
         if training.row == RELATIVE:
-            return train_relative(training, short, run)
-        return scaling.train_and_measure(training, texts, run)
+            return claims_models.train_relative(training, short, run)
+        return claims_models.train_and_measure(training, texts, run)
 
     with reported(results, report):
         by_row: dict[str, Texts] = dict.fromkeys(POSITIONS, short)
@@ -204,72 +193,6 @@ def _pieces(pairs: Sequence[Pair], tokenizer: Tokenizer) -> np.ndarray:
     """Return the numbers of pieces of source and target: (pairs, 2)."""
     sides = (tokenizer.encode_batch([pair[side] for pair in pairs]) for side in (0, 1))
     return np.stack([np.array([len(ids) for ids in side], dtype=np.int64) for side in sides], axis=1)
-
-
-# ---- §3.5: the model with relative positions ---------------------------------------------------------------------
-
-
-class RelativeSelfAttention(MultiHeadAttention):
-    """Self-attention with a learned vector for each distance, which is added to keys and to values.
-
-    As in Shaw et al. (2018), the heads of a layer share the vectors, and distances beyond `REACH` have the last one.
-    """
-
-    def __init__(self, config: ModelConfig) -> None:
-        widths = {"d_k": config.d_k, "d_v": config.d_v}
-        dropout = config.attention_dropout
-        super().__init__(config.d_model, config.n_heads, **widths, bias=config.attention_bias, dropout=dropout)
-        d_k, d_v = (linear.out_features // config.n_heads for linear in (self.w_k, self.w_v))
-        self.to_keys = nn.Parameter(d_k**-0.5 * torch.randn(2 * REACH + 1, d_k))
-        self.to_values = nn.Parameter(d_v**-0.5 * torch.randn(2 * REACH + 1, d_v))
-
-    def forward(
-        self, x: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = fast_attention
-    ) -> Tensor:
-        return super().forward(x, keys_values, mask, relative_attention(self.to_keys, self.to_values))
-
-
-class NoPositions(SinusoidalPositions):
-    """Zeros, which are added to the embeddings."""
-
-    def forward(self, start: int, end: int) -> Tensor:
-        return torch.zeros_like(super().forward(start, end))
-
-
-class RelativeTransformer(Transformer):
-    """The Transformer with relative positions in all self-attention, and no others."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__(config)
-        self.positions = NoPositions(config.d_model)
-        for layer in (*self.encoder, *self.decoder):
-            assert isinstance(layer, EncoderLayer | DecoderLayer)
-            plain, layer.self_attention = layer.self_attention, RelativeSelfAttention(config)
-            layer.self_attention.load_state_dict(plain.state_dict(), strict=False)  # initialised as the paper's
-
-
-class RelativeTask(TranslationTask):
-    """Translation by a model with relative positions."""
-
-    def build(self, config: Config) -> RelativeTransformer:
-        return RelativeTransformer(config.model)
-
-
-def train_relative(training: Training, short: Texts, run: Path) -> dict[str, Any]:
-    """Train in the folder `run`, or resume there, and return the scores on short and on longer pairs.
-
-    Raises KeyboardInterrupt after a signal, and NotFiniteError if the training diverged.
-    """
-    assert short.test is not None
-    loaded, last = train_here(training, short, run, RelativeTask())
-    sizes = load_last(loaded, last)
-    translator = Translator([loaded])
-    evaluations = {}
-    for name, pair in (("valid", short.valid), ("test", short.test)):
-        evaluation = evaluate_model(translator, TestSet(*pair, short.language), DecodingOptions())
-        evaluations[name] = score_figures(evaluation.lines, evaluation.perplexity or 0.0, evaluation.systems["model"])
-    headline = {key: evaluations["valid"][key] for key in Texts.headline}
-    return {**headline, **sizes, **evaluations}
 
 
 # ---- §5.4 --------------------------------------------------------------------------------------------------------

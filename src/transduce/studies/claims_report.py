@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from transduce.config.schema import Config, architecture
 from transduce.evaluation.study_report import Report, Table
+from transduce.studies.claims_models import WIDTHS, row_of
 from transduce.studies.comparison import (
     NOT_RUN,
     Difference,
@@ -20,7 +21,6 @@ from transduce.studies.comparison import (
     seeds_of,
 )
 from transduce.studies.results import Results, config_of
-from transduce.studies.scaling import WIDTHS, row_of
 
 POSITIONS = ("sinusoids", "learned")
 RELATIVE = "relative"
