@@ -3,15 +3,14 @@
 Without a GPU, `test_pretend_gpu.py` runs these tests on a pretended one.
 """
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from support.waits import waits
 
 from transduce.config.schema import ModelConfig, SearchConfig, TrainConfig
 from transduce.data.batches import Batch, collate
@@ -123,21 +122,6 @@ def test_cached_decoding_equals_full_decoding() -> None:
         for t in range(batch.tgt_in.size(1)):
             step, cache = gpu.decode_step(batch.tgt_in[:, t], cache)
             torch.testing.assert_close(step, full[:, t], rtol=1e-4, atol=1e-4)
-
-
-@contextmanager
-def waits() -> Iterator[list[str]]:
-    """Yield a list that gets torch's warning for each wait for the GPU in the block."""
-    messages: list[str] = []
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield messages
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-            texts = [str(warning.message) for warning in caught]
-            messages += [text for text in texts if "called a synchronizing" in text]  # not the notice of the mode
 
 
 @pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-4), ("bf16", 3e-2)])

@@ -1,16 +1,20 @@
 """Whole trainings on a GPU: every kind of model, in fp32 and bf16, interrupted and resumed."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 from support.trainings import train, write_texts
+from support.waits import waits
 
 import transduce
 from transduce.config.kinds import TASKS
 from transduce.config.recipes import OWN, configure
+from transduce.data.batches import Batch
 from transduce.data.corpora import Corpus
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import evaluations
+from transduce.training.gradients import Gradient, Gradients
 
 pytestmark = [pytest.mark.cuda, pytest.mark.slow, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")]
 
@@ -24,9 +28,25 @@ OTHER_INPUT = {"auto", "craft-parse", "bert-classifier"}  # a trial, trees, labe
 RECIPES = ["demo", "mixture", "vaswani2017-base", *(name for name in OWN if name not in OTHER_INPUT)]
 
 
+@pytest.fixture
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets a message for each wait between a batch and its gradient."""
+    of = Gradients.of
+    all_messages: list[str] = []
+
+    def recorded(gradients: Gradients, micro_batches: Sequence[Batch], *, seed: int) -> Gradient:
+        with waits() as messages:
+            gradient = of(gradients, micro_batches, seed=seed)
+        all_messages.extend(messages)
+        return gradient
+
+    monkeypatch.setattr(Gradients, "of", recorded)
+    return all_messages
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_a_recipe_trains_and_resumes(tmp_path: Path, recipe: str, precision: str) -> None:
+def test_a_recipe_trains_and_resumes(tmp_path: Path, messages: list[str], recipe: str, precision: str) -> None:
     model = configure(recipe, [])[0].model
     sizes = [f"model.{name}={size}" for name, size in SIZES.items() if size and hasattr(model, name)]
     task = configure(recipe, [])[0].train.task
@@ -36,8 +56,9 @@ def test_a_recipe_trains_and_resumes(tmp_path: Path, recipe: str, precision: str
     request = {"train": [Corpus(*texts["train"][sides])], "valid": texts["valid"][sides], "out": tmp_path / "run"}
     train(recipe, settings=[*settings, "train.max_steps=3"], **request)
     train(recipe, settings=[*settings, "train.max_steps=5"], allow_change=["train.max_steps"], resume=True, **request)
-    evaluated = [line["step"] for line in read_log(tmp_path / "run") if "perplexity" in line]
-    assert evaluated == [3, 5]
+    assert [*evaluations(tmp_path / "run")] == [3, 5]
+    layers = 2 if recipe == "experts-small" else 0  # each waits for the number of tokens of its experts
+    assert len(messages) == layers * 2 * 5, messages  # in two micro-batches of five steps
 
 
 def test_a_run_trains_and_translates_on_the_gpu(tmp_path: Path) -> None:

@@ -141,8 +141,9 @@ class Batch:
     """Padded ids of pairs, and their masks.
 
     src (B,S): source and EOS. tgt_in (B,T): BOS and target. tgt_out (B,T): target and EOS. src_mask (B,S), tgt_mask
-    (B,T): True for a real token, False for padding. tgt_indices (N,): the indices of the real tokens in the flattened
-    tgt_mask. pairs: the numbers of the pairs in the store, int64 (B,).
+    (B,T): True for a real token, False for padding. tgt_indices (N,): the indices, in the flattened tgt_mask, of the
+    tokens that the loss reads: the real ones, of a diffusion model the masked ones. pairs: the numbers of the pairs in
+    the store, int64 (B,).
     """
 
     src: Tensor
@@ -160,7 +161,7 @@ class Batch:
         return Batch(src, src_mask, tgt_in, tgt_out, tgt_mask, tgt_indices, self.pairs)
 
     def real(self, decoded: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the decoder's output at the real target tokens, (B,T,D) -> (N,D), and these tokens (N,).
+        """Return the decoder's output at the target tokens of the loss, (B,T,D) -> (N,D), and these tokens (N,).
 
         Selects by index. To select by mask, the CPU would wait for the GPU to count the True entries. MPS lacks `take`.
         """

@@ -141,10 +141,11 @@ class Experts(nn.Module):
         """(B,T,D) -> (B,T,D)."""
         tokens = x.flatten(0, -2)
         routing: Routing = self.router(tokens)
+        counts = (routing.gates != 0).sum(dim=0).tolist()  # a GPU waits here, and not for each expert
+        chosen = torch.nonzero_static(routing.gates.T, size=sum(counts))[:, 1].split(counts)
         output = torch.zeros_like(tokens)
-        for i, network in enumerate(self.networks):  # one without tokens runs, too: its gradient is 0, not absent
-            members = routing.gates[:, i].nonzero()[:, 0]
-            part = routing.gates[members, i, None] * network(tokens[members])
+        for i, (network, members) in enumerate(zip(self.networks, chosen, strict=True)):
+            part = routing.gates[members, i, None] * network(tokens[members])  # without tokens: its gradient is 0
             output = output.index_add(0, members, part.to(output.dtype))
         self.routing = routing
         return output.view_as(x)

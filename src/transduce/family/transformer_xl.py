@@ -22,7 +22,7 @@ from transduce.family.positions import distances
 from transduce.family.text_model import TextModel
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention
 from transduce.model.dropout import Dropout
-from transduce.model.positions import sinusoids
+from transduce.model.positions import SinusoidalPositions
 from transduce.model.transformer import FeedForward, Residual
 
 
@@ -94,6 +94,7 @@ class TransformerXL(TextModel):
         self.n_memory = config.max_positions if config.n_memory is None else config.n_memory
         self.n_positions = config.max_positions
         self.embedding, self.dropout = nn.Embedding(config.vocab_size, d_model), Dropout(config.dropout)
+        self.positions = SinusoidalPositions(d_model, "halves")
         sizes = d_model, config.n_heads, config.d_ff or 4 * d_model, config.dropout, norm_eps
         self.layers = nn.ModuleList(TransformerXLLayer(*sizes) for _ in range(config.n_layers))
         self.output = nn.Linear(d_model, config.vocab_size)
@@ -108,7 +109,7 @@ class TransformerXL(TextModel):
         x = self.dropout(self.embedding(ids))
         layers = memory.layers or [x[:, :0]] * len(self.layers)
         n_keys = layers[0].size(1) + ids.size(1)
-        relative = self.dropout(sinusoids(n_keys, x.size(-1), "halves").to(x))
+        relative = self.dropout(self.positions(0, n_keys).to(x))
         memories = []
         for layer, before in zip(self.layers, layers, strict=True):
             memories.append(torch.cat([before, x], dim=1)[:, max(0, n_keys - self.n_memory) :].detach())

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
 
 from transduce.config.schema import TrainConfig
-from transduce.data.batches import Batch, indices_of
+from transduce.data.batches import Batch
 from transduce.data.vocabulary import UNK
 from transduce.errors import is_out_of_memory
 from transduce.model.cpu_backend import faster_products, limit_kept_code
@@ -197,13 +197,16 @@ def cut(batch: Batch, n: int) -> list[Batch]:
 def _rows(batch: Batch, rows: slice) -> Batch:
     src_mask, tgt_mask = batch.src_mask[rows], batch.tgt_mask[rows]
     src_width, tgt_width = (int(mask.sum(1).max()) for mask in (src_mask, tgt_mask))
+    row = batch.tgt_indices // batch.tgt_mask.size(1) - rows.start
+    column = batch.tgt_indices % batch.tgt_mask.size(1)
+    indices = row * tgt_width + column
     return Batch(
         batch.src[rows, :src_width],
         src_mask[:, :src_width],
         batch.tgt_in[rows, :tgt_width],
         batch.tgt_out[rows, :tgt_width],
         tgt_mask[:, :tgt_width],
-        indices_of(tgt_mask[:, :tgt_width]),
+        indices[(row >= 0) & (row < len(tgt_mask))],
         batch.pairs[rows],
     )
 

@@ -44,20 +44,19 @@ def masked_batch(rows: Sequence[np.ndarray], weights: Sequence[np.ndarray], numb
     padded = torch.zeros(truth.shape)
     for i, of_row in enumerate(weights):
         padded[i, : len(of_row)] = torch.from_numpy(of_row)
-    return Batch(src, src_mask, padded, truth, is_real, indices_of(is_real), numbers)
+    return Batch(src, src_mask, padded, truth, is_real, indices_of(padded > 0), numbers)
 
 
 def masked_outputs(model: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """Return the states (N,D) at the masked tokens, these tokens (N,), and their weights (N,)."""
-    where = indices_of((batch.tgt_in > 0) & batch.tgt_mask)
-    states = model.states(batch.src, batch.src_mask)[:, 1:].flatten(0, 1)  # BOS is no token of the line
-    return states[where], batch.tgt_out.flatten()[where], batch.tgt_in.flatten()[where]
+    hidden, truth = batch.real(model.states(batch.src, batch.src_mask)[:, 1:])  # BOS is no token of the line
+    return hidden, truth, batch.tgt_in.flatten()[batch.tgt_indices]
 
 
 def length_nats(model: Any, batch: Batch) -> Tensor:
     """Return the sum of -log p of the numbers of tokens of the lines, a scalar: what EOS costs in a decoder."""
     lengths = batch.tgt_mask.sum(dim=1) - 1
-    return -model.length_log_probs(lengths[lengths > 0]).sum()
+    return -model.length_log_probs(lengths.clamp(min=1)).where(lengths > 0, 0).sum()
 
 
 def summed_bound(model: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
