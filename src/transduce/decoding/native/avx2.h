@@ -57,9 +57,7 @@ float greatest(Floats x) {
     return _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps(two, two, 1)));
 }
 
-Floats row_sums(const float* rows) {
-    __m256 r[LANES];
-    for (int i = 0; i < LANES; i++) r[i] = load(rows + i * LANES);
+Floats row_sums(Floats (&r)[LANES]) {
     for (int i = 0; i < 8; i += 2) r[i / 2] = _mm256_hadd_ps(r[i], r[i + 1]);
     for (int i = 0; i < 4; i += 2) r[i / 2] = _mm256_hadd_ps(r[i], r[i + 1]);
     return _mm256_permute2f128_ps(r[0], r[1], 0x20) + _mm256_permute2f128_ps(r[0], r[1], 0x31);

@@ -37,9 +37,7 @@ bool has_nan(Floats x) { return _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q); }
 float sum(Floats x) { return _mm512_reduce_add_ps(x); }
 float greatest(Floats x) { return _mm512_reduce_max_ps(x); }
 
-Floats row_sums(const float* rows) {
-    __m512 r[LANES];
-    for (int i = 0; i < LANES; i++) r[i] = load(rows + i * LANES);
+Floats row_sums(Floats (&r)[LANES]) {
     // Each pass adds pairs of rows in separate lanes: i and i + 1, then i and i + 2, until each lane is the sum of a row.
     for (int i = 0; i < 16; i += 2) r[i / 2] = _mm512_unpacklo_ps(r[i], r[i + 1]) + _mm512_unpackhi_ps(r[i], r[i + 1]);
     for (int i = 0; i < 8; i += 2) {

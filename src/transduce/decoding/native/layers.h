@@ -7,12 +7,23 @@
 
 namespace {
 
-// Return the product of two rows of n floats as LANES partial sums.
-Floats partial_sums(const float* a, const float* b, long n) {
-    Floats sums = zeros();
+// Return the products of a query of d floats and LANES keys, which begin at an offset of their rows.
+inline Floats scores_of(const float* query, const float* const (&rows)[LANES], long offset, long d) {
+    Floats sums[LANES];
+#pragma GCC unroll 16
+    for (int j = 0; j < LANES; j++) sums[j] = zeros();
     long i = 0;
-    for (; i + LANES <= n; i += LANES) sums = multiply_add(load(a + i), load(b + i), sums);
-    return i < n ? multiply_add(load(a + i, n - i, zeros()), load(b + i, n - i, zeros()), sums) : sums;
+    for (; i + LANES <= d; i += LANES) {
+        const Floats q = load(query + i);
+#pragma GCC unroll 16
+        for (int j = 0; j < LANES; j++) sums[j] = multiply_add(q, load(rows[j] + offset + i), sums[j]);
+    }
+    if (i < d) {
+        const Floats q = load(query + i, d - i, zeros());
+#pragma GCC unroll 16
+        for (int j = 0; j < LANES; j++) sums[j] = multiply_add(q, load(rows[j] + offset + i, d - i, zeros()), sums[j]);
+    }
+    return row_sums(sums);
 }
 
 struct Visible {  // query i sees the first lengths[j] of the rows index[j * width ...], where j = row_of_query[i]
@@ -61,8 +72,7 @@ float exponentials(float* scores, long n) {
 // q_stride floats apart, rows of keys and of values kv_stride floats. Heads are side by side.
 void attention(const float* queries, long q_stride, const float* keys, const float* values, long kv_stride,
                const Visible& visible, long begin, long n, long heads, long d_k, long d_v, float* out) {
-    static thread_local std::vector<float> scores, products;  // (heads, padded), (heads, LANES keys, LANES)
-    products.resize(heads * LANES * LANES);
+    static thread_local std::vector<float> scores;  // (heads, padded)
     const Floats scale = all(1.0f / std::sqrt((float)d_k));
     for (long i = 0; i < n; i++) {
         long line = visible.row_of_query ? visible.row_of_query[begin + i] : begin + i;
@@ -70,12 +80,10 @@ void attention(const float* queries, long q_stride, const float* keys, const flo
         long length = visible.lengths ? visible.lengths[line] : visible.width, padded = (length + LANES - 1) / LANES * LANES;
         scores.resize(heads * padded);
         for (long block = 0; block < length; block += LANES) {
-            for (long t = block; t < std::min(block + LANES, length); t++)  // the outer loop over keys reads each row of keys once, in order
-                for (long h = 0; h < heads; h++)
-                    store(&products[(h * LANES + t - block) * LANES],
-                          partial_sums(queries + i * q_stride + h * d_k, keys + rows[t] * kv_stride + h * d_k, d_k));
+            const float* some[LANES];  // after the last row, the last one again
+            for (long t = 0; t < LANES; t++) some[t] = keys + rows[std::min(block + t, length - 1)] * kv_stride;
             for (long h = 0; h < heads; h++)
-                store(&scores[h * padded + block], scale * row_sums(&products[h * LANES * LANES]));
+                store(&scores[h * padded + block], scale * scores_of(queries + i * q_stride + h * d_k, some, h * d_k, d_k));
         }
         for (long h = 0; h < heads; h++) {
             float* row = &scores[h * padded];

@@ -56,10 +56,7 @@ bool has_nan(Floats x) { return vminvq_u32(vceqq_f32(x, x)) == 0; }
 float sum(Floats x) { return vaddvq_f32(x); }
 float greatest(Floats x) { return vmaxnmvq_f32(x); }
 
-Floats row_sums(const float* rows) {
-    Floats two = vpaddq_f32(load(rows), load(rows + LANES));
-    return vpaddq_f32(two, vpaddq_f32(load(rows + 2 * LANES), load(rows + 3 * LANES)));
-}
+Floats row_sums(Floats (&r)[LANES]) { return vpaddq_f32(vpaddq_f32(r[0], r[1]), vpaddq_f32(r[2], r[3])); }
 
 // ---- products of 8-bit integers ------------------------------------------------------------------------------------
 

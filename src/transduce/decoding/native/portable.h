@@ -91,10 +91,8 @@ bool has_nan(Floats x) {
 float sum(Floats x) { return (x[0] + x[2]) + (x[1] + x[3]); }
 float greatest(Floats x) { return std::fmax(std::fmax(x[0], x[2]), std::fmax(x[1], x[3])); }
 
-// Return the sum of each of LANES rows of LANES floats.
-Floats row_sums(const float* rows) {
-    return Floats{sum(load(rows)), sum(load(rows + LANES)), sum(load(rows + 2 * LANES)), sum(load(rows + 3 * LANES))};
-}
+// Return the sum of each of LANES vectors, which it overwrites.
+Floats row_sums(Floats (&r)[LANES]) { return Floats{sum(r[0]), sum(r[1]), sum(r[2]), sum(r[3])}; }
 
 // ---- products of 8-bit integers ------------------------------------------------------------------------------------
 // A step of a product takes INPUTS activations of a row, 4 bytes, and the weights that belong to them, of LANES outputs.
