@@ -3,11 +3,12 @@
     git worktree add ../before COMMIT
     python benchmarks/versions.py ../before MODEL... --src test.en [--lines 300] [--starts 5] [--rounds 4] [--threads 1]
 
-Each side is a process that imports transduce from its own checkout, has loaded its model and compiled its kernels, and
-has warmed up. The sides take turns, round by round, with the whole file. The time includes reading and detokenising,
-not loading. Two starts of the same code differ by up to 5 %, so both sides are started several times. Printed is the
-time of this checkout divided by the time of the other one: the median of all rounds, the range of the medians of the
-starts, and the number of lines whose text differs. `alone` translates the first lines of the file one by one.
+Each side is a process that imports transduce from its own checkout, has loaded its model and has warmed up. Compile the
+kernels in the other checkout first (CONTRIBUTING.md). The sides take turns, round by round, with the whole file. The
+time includes reading and detokenising, not loading. Two starts of the same code differ by up to 5 %, so both sides are
+started several times. Printed is the time of this checkout divided by the time of the other one: the median of all
+rounds, the range of the medians of the starts, and the number of lines whose text differs. `alone` translates the first
+lines of the file one by one.
 
 The script writes benchmarks/results/versions.json.
 """
