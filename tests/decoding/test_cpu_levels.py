@@ -10,7 +10,7 @@ import torch
 
 from transduce.decoding import cpu_levels
 from transduce.decoding.compiled_kernels import Compiled, compiled
-from transduce.decoding.cpu_levels import LEVEL, LIBRARIES, levels, library
+from transduce.decoding.cpu_levels import LEVEL, LIBRARIES, levels, library, library_of
 from transduce.errors import UserError
 
 SOURCES = LIBRARIES.parent
@@ -39,10 +39,14 @@ def level_of(functions: ctypes.CDLL | None) -> str:
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 def test_the_installation_has_compiled_this_source() -> None:
     """Otherwise tests of the compiled kernels would be skipped, or test an earlier source."""
-    changed = max(path.stat().st_mtime for path in SOURCES.glob("*.[ch]*"))
-    compilations = [path.stat().st_mtime for path in LIBRARIES.glob("*")]
-    is_new = min(compilations, default=0) >= changed
-    assert is_new, "native/ has changed since its last compilation; CONTRIBUTING.md has the command"
+    is_current = library_of("portable") is not None
+    assert is_current, "native/ has changed since its last compilation; CONTRIBUTING.md has the command"
+
+
+@needs_compiled
+def test_a_library_of_another_source_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_levels, "source_hash", lambda: b"another")
+    assert load() is None
 
 
 @needs_compiled

@@ -6,6 +6,7 @@ TRANSDUCE_CPU_LEVEL takes another level than the best one, for tests and benchma
 
 import ctypes
 import functools
+import hashlib
 import logging
 import os
 from collections.abc import Mapping
@@ -63,15 +64,27 @@ def library() -> ctypes.CDLL | None:
             return functions
     if name:
         raise UserError(f"{LEVEL}={name}: expected its compiled kernels; {REMEDY}, or unset {LEVEL}")
-    logging.getLogger("transduce").warning(f"transduce: no compiled kernels, so translation is slow; {REMEDY}")
+    logging.getLogger("transduce").warning(
+        f"transduce: no compiled kernels of this version, so translation is slow; {REMEDY}"
+    )
     return None
 
 
 def library_of(level: str) -> ctypes.CDLL | None:
-    """Return the library of a level; None if it is not installed, or is of another system."""
+    """Return the library of a level; None if it is not installed, or is of another system or another version."""
     for path in LIBRARIES.glob(f"{level}.*"):
         try:
-            return ctypes.CDLL(str(path))
-        except OSError:
+            functions = ctypes.CDLL(str(path))
+            own_hash = ctypes.c_char_p.in_dll(functions, "source_hash").value
+        except (OSError, ValueError):  # of another system, or of a version without the hash
             return None
+        return functions if source_hash() in (None, own_hash) else None
     return None
+
+
+@functools.cache
+def source_hash() -> bytes | None:
+    """Return the hash of the source of the kernels, as native/CMakeLists.txt makes it; None in a wheel, without it."""
+    sources = sorted(path for path in LIBRARIES.parent.iterdir() if path.suffix in (".cpp", ".h"))
+    hashes = "".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in sources)
+    return hashlib.sha256(hashes.encode()).hexdigest().encode() if sources else None

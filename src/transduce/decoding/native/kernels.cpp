@@ -8,6 +8,8 @@ extern "C" {
 // What the layout of packed weights depends on: the outputs of a panel, and the inputs of a step in int8.
 extern const long panel = PANEL, inputs = INPUTS;
 
+extern const char* const source_hash = SOURCE_HASH;
+
 extern const long int8_is_faster = INT8_IS_FASTER;  // than fp32
 
 // Pack W (n, k) fp32 into bytes (panels, groups, PANEL, INPUTS), scales (n), and zeros (n), the share of ZERO in each sum.
