@@ -3,6 +3,7 @@
 import random
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from transduce import Sampling, Translation, Translator, UserError
 from transduce.config.schema import Config, SearchConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import BOS, EOS, PAD, UNK
-from transduce.decoding.hypothesis import Hypothesis, Request
-from transduce.decoding.rows import Rows
+from transduce.decoding.backends import Backend
+from transduce.decoding.hypothesis import Request
 from transduce.decoding.segmentation import MAX_LINE_TOKENS
 from transduce.model.transformer import Transformer
 from transduce.storage.model_folder import LoadedModel, load_model, save_model
@@ -94,15 +95,15 @@ def test_a_batch_too_large_for_the_memory_is_halved(
     noisy: Translator, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = noisy.translate(LINES, loops="keep")
-    real, sizes = Rows.search, []
+    real, sizes = Backend.start, []
 
-    def search(rows: Any, state: Any, request: Request, **more: Any) -> Any:
-        sizes.append(len(request.max_lengths))
+    def start(backend: Backend, sources: Sequence[Sequence[int]], constraint: Any) -> Any:
+        sizes.append(len(sources))
         if sizes[-1] > room:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        return real(rows, state, request, **more)
+        return real(backend, sources, constraint)
 
-    monkeypatch.setattr(Rows, "search", search)
+    monkeypatch.setattr(Backend, "start", start)
     assert_same(noisy.translate(LINES, loops="keep"), expected)
     assert max(sizes) > room and sum(size for size in sizes if size <= room) == max(sizes)
 
@@ -110,10 +111,10 @@ def test_a_batch_too_large_for_the_memory_is_halved(
 def test_one_sentence_that_needs_too_much_memory_is_an_error(
     noisy: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def search(*_: Any, **more: Any) -> Any:
+    def start(*_: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(Rows, "search", search)
+    monkeypatch.setattr(Backend, "start", start)
     with pytest.raises(MemoryError):
         noisy.translate(LINES)
 
@@ -226,12 +227,13 @@ def test_impossible_options_are_refused(model: Translator) -> None:
 
 def test_the_search_gets_the_lookahead(model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     lookaheads: list[int | None] = []
+    real = Backend.request
 
-    def search(rows: object, state: object, request: Request, **_: object) -> list[list[Hypothesis]]:
-        lookaheads.append(request.search.lookahead)
-        return [[Hypothesis([], 0.0, 0.0, [0.0], True)] for _ in request.max_lengths]
+    def request(backend: Backend, sources: Sequence[Sequence[int]], settings: SearchConfig, constraint: Any) -> Request:
+        lookaheads.append(settings.lookahead)
+        return real(backend, sources, settings, constraint)
 
-    monkeypatch.setattr(Rows, "search", search)
+    monkeypatch.setattr(Backend, "request", request)
     model.translate(["a"])
     model.translate(["a"], lookahead=3)
     assert lookaheads == [None, 3]
