@@ -114,6 +114,7 @@ def out_of_memory(scale: Scale) -> dict[str, Any]:
     batch = batch_of(scale.batch_tokens, scale.longest, config.vocab_size, 5)
     messages: list[str] = []
     gradients = Gradients(model, TranslationTask(), TrainConfig(precision="bf16"), DEVICE, messages.extend)
+    torch.cuda.reset_peak_memory_stats()  # other parts needed more
     gradient = gradients.of([batch], seed=1)
     peak = torch.cuda.max_memory_allocated()
     torch.cuda.empty_cache()
