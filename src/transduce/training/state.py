@@ -333,7 +333,7 @@ class TrainingState:
 
 def move_average(ema: dict[str, Tensor], model: nn.Module, decay: float) -> None:
     """Set ema = decay * ema + (1 - decay) * parameters, in place. A buffer is not averaged."""
-    for name, parameter in model.named_parameters():
-        ema[name].lerp_(parameter.detach(), 1 - decay)
+    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    torch._foreach_lerp_([ema[name] for name in parameters], [*parameters.values()], 1 - decay)  # few kernels on a GPU
     for name, buffer in persistent_buffers(model).items():
         ema[name].copy_(buffer)
