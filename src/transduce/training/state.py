@@ -334,6 +334,8 @@ class TrainingState:
 def move_average(ema: dict[str, Tensor], model: nn.Module, decay: float) -> None:
     """Set ema = decay * ema + (1 - decay) * parameters, in place. A buffer is not averaged."""
     parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    torch._foreach_lerp_([ema[name] for name in parameters], [*parameters.values()], 1 - decay)  # few kernels on a GPU
+    averages = [ema[name] for name in parameters]
+    # A few kernels on a GPU, instead of one for each parameter.
+    torch._foreach_lerp_(averages, [*parameters.values()], 1 - decay)  # pyright: ignore[reportPrivateImportUsage]
     for name, buffer in persistent_buffers(model).items():
         ema[name].copy_(buffer)
