@@ -78,6 +78,13 @@ header = json.dumps({"__metadata__": {}, "a": {"shape": [3, 4]}, "b": {"shape": 
 """
 
 
+# An editable installation finds `transduce` before Python searches PYTHONPATH.
+WITHOUT_INSTALLATION = """
+import sys
+sys.meta_path = [finder for finder in sys.meta_path if not type(finder).__name__.startswith("ScikitBuild")]
+"""
+
+
 @pytest.fixture
 def texts(tmp_path: Path) -> Texts:
     return write_study(tmp_path, RECIPE)
@@ -89,6 +96,7 @@ def stand_in(tmp_path: Path, texts: Texts, monkeypatch: pytest.MonkeyPatch) -> P
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(STAND_IN, encoding="utf-8")
+    (package.parent / "sitecustomize.py").write_text(WITHOUT_INSTALLATION, encoding="utf-8")
     (package / "config.json").write_text(to_json(Training("x", 1, f"{tmp_path / 'recipe.py'}:tiny").config()))
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     return package.parent

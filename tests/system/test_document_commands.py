@@ -45,7 +45,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in recipes.RECIPES:
         monkeypatch.setitem(recipes.RECIPES, name, tiny)
-    monkeypatch.setattr(run_choices, "choose_for", lambda *arguments: Choice(tiny(), []))
+    monkeypatch.setattr(run_choices, "choose_for", lambda *_, **__: Choice(tiny(), []))
     return tmp_path
 
 
