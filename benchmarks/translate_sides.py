@@ -10,6 +10,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+# The finder of an editable installation would come before the checkout on PYTHONPATH.
+sys.meta_path = [finder for finder in sys.meta_path if not type(finder).__name__.startswith("ScikitBuild")]
+
 # (lines, beam size) -> their translations
 Translate = Callable[[Sequence[str], int], list[str]]
 
