@@ -324,6 +324,7 @@ def train_and_measure(config: Config, texts: Texts, out: Path, **request: Any) -
 
 
 def _bytes_of_tensors() -> int:
+    gc.collect()  # when Python does it by itself depends on all that ran before
     tensors = [value for value in gc.get_objects() if issubclass(type(value), Tensor)]
     local = [cast(Any, values).to_local() if sharding.is_sharded(values) else values for values in tensors]
     storages = {values.untyped_storage().data_ptr(): values.untyped_storage().nbytes() for values in local}
