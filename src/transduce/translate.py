@@ -21,12 +21,11 @@ from transduce.data.batches import Batch, collate
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import EOS
 from transduce.decoding.backends import PRECISIONS, Backend, choose_backend, fastest_precision
-from transduce.decoding.batched_search import Outputs, by_length, sample_all, search_all
+from transduce.decoding.batched_search import by_length, sample_all, search_all
 from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_transformer import CpuTransformer
-from transduce.decoding.hypothesis import Alignment, Attended, Scored, Translation
-from transduce.decoding.loops import without_loops
+from transduce.decoding.hypothesis import Alignment, Attended, Outputs, Scored, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
 from transduce.decoding.phrases.segment_constraints import (
     ConstraintLike,
@@ -50,7 +49,7 @@ from transduce.decoding.segmentation import (
     with_tag,
 )
 from transduce.decoding.shortlist.backend import ShortlistBackend
-from transduce.decoding.translations import NO_PHRASES, nearest_first, translations_of
+from transduce.decoding.translations import NO_PHRASES, nearest_first, translations_of, without_loops
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.attention import alignment_weights, all_weights
 from transduce.evaluation.word_alignment import align_outputs, align_text

@@ -12,9 +12,9 @@ from support.translators import LINES, assert_same, noisy_translator
 
 from transduce import Translator
 from transduce.config.schema import SearchConfig
-from transduce.decoding.loops import is_loop, n_repeats
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.repetition import BARRED, _lowered
+from transduce.decoding.translations import is_loop, n_repeats
 
 
 @pytest.fixture(scope="module")

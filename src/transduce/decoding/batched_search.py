@@ -19,8 +19,7 @@ from transduce.config.schema import SearchConfig
 from transduce.decoding.beam import beam_of
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.decoder import Decoder
-from transduce.decoding.hypothesis import Request
-from transduce.decoding.loops import Outputs
+from transduce.decoding.hypothesis import Outputs, Request
 from transduce.decoding.options import Sampling
 from transduce.decoding.repetition import watch
 from transduce.decoding.search import sample
@@ -66,7 +65,7 @@ class SearchBackend(ABC):
         ...
 
     def watched(self, state: Any, sources: Sequence[Sequence[int]], settings: SearchConfig) -> tuple[Decoder[Any], Any]:
-        """Return the decoder and the state of `start`, or ones that avoid repeated tokens if the settings say so."""
+        """Return the decoder and the state of `start` as ones that avoid repeated tokens, as the settings say."""
         return watch(self.decoder, state, len(sources), settings)
 
     def computing(self) -> AbstractContextManager[Any]:
@@ -143,7 +142,9 @@ class _Work:
                 stack.enter_context(lock)
             stack.enter_context(backend.computing())
             state = backend.start(sources, constraint)
-            decoder, state = backend.watched(state, sources, self.settings)
+            decoder = backend.decoder
+            if request.avoids_repetition:
+                decoder, state = backend.watched(state, sources, self.settings)
             if self.sampling is None and decoder.search is not None and constraint is None:
                 return decoder.search(state, request, self.n_best)
             if self.sampling is None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.decoding.cpu_cache import CpuCache, Tables
+from transduce.decoding.cpu_cache import CpuCache
 from transduce.decoding.cpu_levels import library
 from transduce.decoding.kernels import Visible
 
@@ -230,6 +230,11 @@ class CVisible(ctypes.Structure):
     _fields_ = [("index", POINTER), ("width", INTEGER), ("lengths", POINTER), ("row_of_query", POINTER)]
 
 
+def addresses(tables: Sequence[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    """Return the addresses of the tables of all layers, which must stay in memory."""
+    return (ctypes.c_void_p * len(tables))(*(table.data_ptr() for table in tables))
+
+
 class CLayer(ctypes.Structure):
     """Layer of layers.h."""
 
@@ -312,7 +317,7 @@ class CompiledStack:
         """Return the output (R, D) of an encoder for embedded tokens x (R, D)."""
         x = x.clone(memory_format=torch.contiguous_format)
         table = x.new_empty(len(x), self.width)  # of each layer after the other
-        tables = Tables([table] * len(self.layers)).pointers
+        tables = addresses([table] * len(self.layers))
         index, lengths, row_of_query = visible
         assert index.is_contiguous() and lengths.is_contiguous() and row_of_query.is_contiguous()
         own = CVisible(index.data_ptr(), index.size(1), lengths.data_ptr(), row_of_query.data_ptr())
@@ -334,7 +339,8 @@ class CompiledStack:
         index = torch.empty(n, cache.length + 1, dtype=torch.int32)
         ages, row_of_query = torch.empty(n, dtype=torch.int32), torch.empty(n, dtype=torch.int32)
         x = torch.empty(n, self.d_model)
-        pointers = ctypes.addressof(cache.tables.pointers), ctypes.addressof(cache.cross.pointers)
+        tables, cross_tables = addresses(cache.tables.layers), addresses(cache.cross.layers)
+        pointers = ctypes.addressof(tables), ctypes.addressof(cross_tables)
         own = CVisible(index.data_ptr(), cache.length + 1, ages.data_ptr(), None)
         cross = CVisible(
             source.rows.data_ptr(), source.rows.size(1), source.lengths.data_ptr(), row_of_query.data_ptr()

@@ -20,6 +20,7 @@ from transduce.decoding.compiled_kernels import (
     CTokens,
     CVisible,
     PackedLinear,
+    addresses,
 )
 from transduce.decoding.cpu_cache import CpuCache
 from transduce.decoding.hypothesis import Hypothesis, Request, hypothesis_of, no_continuation
@@ -96,7 +97,8 @@ class CompiledSearch:
         positions, source = self.positions(max(request.max_lengths)), state.source
         step = CStep(matrix.data_ptr(), positions.data_ptr(), scale)
         lines = CVisible(source.rows.data_ptr(), source.rows.size(1), source.lengths.data_ptr(), None)
-        rows = CRows(len(max_lengths), None, None, ctypes.addressof(state.cross.pointers), CVisible(), lines)
+        tables = addresses(state.cross.layers)
+        rows = CRows(len(max_lengths), None, None, ctypes.addressof(tables), CVisible(), lines)
         n_candidates = 2 * settings.beam_size if settings.beam_size > 1 else 1
         lookahead = -1 if settings.lookahead is None else settings.lookahead
         own = None if choice.own is None else choice.own.data_ptr()

@@ -1,9 +1,7 @@
 """The state of a `CpuTransformer` between two decoding steps."""
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -18,11 +16,6 @@ class Tables:
     """Keys and values: of each layer, (rows, H*K + H*W)."""
 
     layers: Sequence[Tensor]
-
-    @cached_property
-    def pointers(self) -> ctypes.Array[ctypes.c_void_p]:
-        """The addresses of the tables for the compiled kernels."""
-        return (ctypes.c_void_p * len(self.layers))(*(table.data_ptr() for table in self.layers))
 
     def with_room(self, rows: int) -> "Tables":
         """Return the tables, or larger ones that begin with them."""
@@ -116,10 +109,3 @@ def _stacked(above: Tensor, below: Tensor) -> Tensor:
     """Return the lines of both, padded with zeros to one width."""
     width = max(above.size(1), below.size(1))
     return torch.cat([F.pad(lines, (0, width - lines.size(1))) for lines in (above, below)])
-
-
-def sources(src_mask: Tensor) -> Visible:
-    """Return the rows of each of B sentences with mask (B,S), for one query each."""
-    lengths = src_mask.sum(1)
-    rows = (lengths.cumsum(0) - lengths)[:, None] + torch.arange(src_mask.size(1))
-    return Visible(rows.int().contiguous(), lengths.int(), torch.arange(len(src_mask), dtype=torch.int32))

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from transduce.decoding.compiled_kernels import Compiled, CompiledStack, PackedLinear, StackSizes, compiled
 from transduce.decoding.compiled_search import CompiledSearch
-from transduce.decoding.cpu_cache import CpuCache, Tables, sources
+from transduce.decoding.cpu_cache import CpuCache, Tables
 from transduce.decoding.cpu_layers import CpuLayer, Precision, best_of, norm_of, pack_linear
 from transduce.decoding.kernels import PLAIN, Kernels, Visible
 from transduce.model.transformer import DecoderLayer, EncoderLayer, Transformer
@@ -67,7 +67,7 @@ class CpuTransformer:
         positions, scale = self._positions(src.size(1)), math.sqrt(self.config.d_model)
         embedded = F.embedding(src, self.model.src_embedding.weight) * scale + positions[: src.size(1)]
         x = embedded[src_mask]
-        visible = sources(src_mask)
+        visible = _sources(src_mask)
         visible = Visible(visible.rows, visible.lengths, visible.row_of_query.repeat_interleave(visible.lengths))
         if self.stacks is not None:
             return self.stacks[0].encode(x, visible)
@@ -77,7 +77,7 @@ class CpuTransformer:
 
     def start(self, memory: Tensor, src_mask: Tensor) -> CpuCache:
         """Return the cache of a decoding of `memory` (R,D) before its first token: one row for each sentence."""
-        n, source = len(src_mask), sources(src_mask)
+        n, source = len(src_mask), _sources(src_mask)
         past, ages = torch.empty(n, 0, dtype=torch.int32), torch.zeros(n, dtype=torch.int32)
         room = max(n * src_mask.size(1), LEAST_ROOM)  # for as many steps as the longest source has tokens
         tables = Tables([torch.empty(room, width) for width in self.table_widths])
@@ -151,3 +151,10 @@ class CpuTransformer:
         if end > len(positions):
             self.positions = positions = self.model.positions(0, end)
         return positions
+
+
+def _sources(src_mask: Tensor) -> Visible:
+    """Return the rows of each of B sentences with mask (B,S), for one query each."""
+    lengths = src_mask.sum(1)
+    rows = (lengths.cumsum(0) - lengths)[:, None] + torch.arange(src_mask.size(1))
+    return Visible(rows.int().contiguous(), lengths.int(), torch.arange(len(src_mask), dtype=torch.int32))

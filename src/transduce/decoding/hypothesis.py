@@ -56,7 +56,10 @@ class Hypothesis:
     n_overruled: int = 0  # tokens at which the constraint of a beam search excluded the most likely one
     alignment: Alignment | None = None  # of the words of its text
     early_cost: float = 0.0  # > 0: it ended where the model would continue, and ranks as if `score` were so much lower
-    is_loop: bool = False  # the first search repeated the same tokens (see `loops`)
+    is_loop: bool = False  # the first search repeated the same tokens (see `translations.without_loops`)
+
+
+Outputs = list[list[Hypothesis]]  # for each source, best first
 
 
 @dataclass(frozen=True)
@@ -177,6 +180,11 @@ class Request:
             )
         if min(self.max_lengths, default=1) < 1:
             raise UserError(f"max_lengths={self.max_lengths}: expected at least 1 for each sentence")
+
+    @property
+    def avoids_repetition(self) -> bool:
+        """True if the search bars repeated tokens or makes them less likely (`repetition`)."""
+        return self.search.no_repeat_ngram > 0 or self.search.repetition_penalty != 1
 
     @cached_property
     def penalties(self) -> np.ndarray:

@@ -1,6 +1,6 @@
 """A search that avoids repeated tokens: `search.no_repeat_ngram` and `search.repetition_penalty`.
 
-By default no search has them, as in the paper; it then enters no function of this file except `watch`.
+By default no search has them, as in the paper; it then enters no function of this file.
 
 Letters: N rows, V vocabulary.
 """
@@ -26,14 +26,12 @@ def watch(
     prompts: Sequence[Sequence[int]] | None = None,
     logits: Callable[[Any], Tensor] | None = None,
 ) -> tuple[Decoder[Any], Any]:
-    """Return the decoder and its first state, or ones that avoid repeated tokens if the settings of the search say so.
+    """Return the decoder and its first state as ones that avoid repeated tokens, as the settings of the search say.
 
     Where an output has tokens that the settings bar or make less likely, their log-probabilities are lower.
     prompts: tokens of each row before its output, which count as its own. logits: returns the logits (N, V) of scores;
     they are then lowered before the softmax.
     """
-    if settings.no_repeat_ngram == 0 and settings.repetition_penalty == 1:
-        return decoder, state
     tokens = [()] * n_rows if prompts is None else [(*prompt,) for prompt in prompts]
     return _watched(decoder, settings, logits), _State(state, tokens, [()] * n_rows)
 

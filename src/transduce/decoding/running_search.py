@@ -9,7 +9,6 @@ from transduce.config.schema import SearchConfig
 from transduce.decoding.batched_search import BATCH_TOKENS, SearchBackend, search_all
 from transduce.decoding.constraint import Constraint, joined
 from transduce.decoding.hypothesis import Hypothesis
-from transduce.decoding.repetition import watch
 from transduce.decoding.rows import Rows
 from transduce.errors import is_out_of_memory
 
@@ -146,7 +145,9 @@ class RunningSearch(Generic[Key]):
         request = self.backend.request(sources, settings, constraint)
         with self.backend.computing():
             state = self.backend.start(sources, constraint)
-            decoder, state = watch(self.backend.decoder, state, len(jobs), settings)
+            decoder = self.backend.decoder
+            if request.avoids_repetition:
+                decoder, state = self.backend.watched(state, sources, settings)
             group = self.groups.get(settings) or _Group(self.backend.beam_of(decoder, request))
             numbers = group.beam.admit(state, request, [job.n_best for job in jobs])
         self.groups[settings] = group

@@ -12,7 +12,6 @@ from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import BATCH_TOKENS
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.hypothesis import Hypothesis, Translation
-from transduce.decoding.loops import is_loop, marked, without_repetition
 from transduce.decoding.options import DEFAULTS, DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.matching import PhraseList
@@ -26,7 +25,14 @@ from transduce.decoding.phrases.segment_constraints import (
 from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.decoding.running_search import Job, Key, RunningSearch
 from transduce.decoding.segmentation import Segment, segments_of, with_tag
-from transduce.decoding.translations import NO_PHRASES, nearest_first, translations_of
+from transduce.decoding.translations import (
+    NO_PHRASES,
+    is_loop,
+    marked,
+    nearest_first,
+    translations_of,
+    without_repetition,
+)
 from transduce.errors import LineError, UserError
 
 MOST_SEGMENTS = 64  # that are searched at a time; with more a step takes longer, and hardly more is done in a second

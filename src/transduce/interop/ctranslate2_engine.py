@@ -21,10 +21,9 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, TokenizerLike
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis, Translation
-from transduce.decoding.loops import without_loops
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
 from transduce.decoding.segmentation import check_lines, segments_of, with_tag
-from transduce.decoding.translations import nearest_first, translations_of
+from transduce.decoding.translations import nearest_first, translations_of, without_loops
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_files import check_files
 from transduce.storage.atomic_folder import check_folder, listed_files

@@ -161,15 +161,13 @@ class _Continuation(SearchBackend):
     def watched(
         self, state: Prompted, sources: Sequence[Sequence[int]], settings: SearchConfig
     ) -> tuple[Decoder[Any], Any]:
-        """Return the decoder and the state of `start`, or ones that avoid repeated tokens, as transformers does.
+        """Return the decoder and the state of `start` as ones that avoid repeated tokens, as transformers does.
 
         The tokens of a prompt count. Without a beam, the penalty is on the logits.
         """
         logits = self.model.output if settings.beam_size == 1 else None
         decoder, state = watch(self.decoder, state, len(sources), settings, sources, logits)
-        if decoder is not self.decoder:
-            decoder = replace(decoder, best=_with_one_end(most_likely, self.ends))
-        return decoder, state
+        return replace(decoder, best=_with_one_end(most_likely, self.ends)), state
 
     def request(
         self, sources: Sequence[Sequence[int]], settings: SearchConfig, constraint: Constraint | None = None

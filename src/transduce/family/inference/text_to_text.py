@@ -89,7 +89,7 @@ class _TextToText(SearchBackend):
         return self.model.start(self.model.encode(src, mask), mask)
 
     def watched(self, state: Any, sources: Sequence[Sequence[int]], settings: SearchConfig) -> tuple[Decoder[Any], Any]:
-        """Return the decoder and the state of `start`, or ones that avoid repeated tokens, as transformers does.
+        """Return the decoder and the state of `start` as ones that avoid repeated tokens, as transformers does.
 
         The id before an output counts. Without a beam, the penalty is on the logits.
         """
