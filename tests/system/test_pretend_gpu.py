@@ -1,5 +1,6 @@
 """The tests of a GPU, on a pretended one."""
 
+import json
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.toy_task import ROOT
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU runs these tests itself"),
@@ -41,3 +43,16 @@ def test_results_and_waits() -> None:
 @pytest.mark.slow
 def test_every_kind_of_model_trains_and_resumes() -> None:
     run_gpu_tests("test_cuda_runs.py", are_slow=True, least=37)
+
+
+def test_the_work_of_a_step_can_be_counted(tmp_path: Path) -> None:
+    out = tmp_path / "counts.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "gpu_counts.py"), "--tiny", "--out", str(out)]
+    run = subprocess.run(command, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    counts = json.loads(out.read_text(encoding="utf-8"))
+    for precision in ("fp32", "bf16"):
+        training = counts[f"training, {precision}"]
+        assert 0 < training["loss"]["kernels"] < training["gradient"]["kernels"]
+        assert not any(training[part]["waits"] for part in ("gradient", "loss", "update", "moving average"))
+    assert counts["decoding, beam 4"]["kernels of a recorded step"]

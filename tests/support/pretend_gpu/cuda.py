@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from support.pretend_gpu import record
-from support.pretend_gpu.tensors import CPU, GpuTensor, Tape
+from support.pretend_gpu.tensors import GpuTensor, Tape, home
 
 ATTENTION = F.scaled_dot_product_attention
 NAME = "Pretend GPU"
@@ -37,7 +37,7 @@ def _replace_factories() -> None:
         def make(*args: Any, pin_memory: bool | None = None, **options: Any) -> Tensor:
             if "empty" not in packet:
                 record.add_kernel(packet, 0)
-            return GpuTensor(function(*args, **{**options, "device": CPU}))
+            return GpuTensor(function(*args, **{**options, "device": home()}))
 
         _library.impl(name, make, "CUDA")
 
@@ -73,7 +73,7 @@ class Graph:
         self.tape = Tape()
 
     def replay(self) -> None:
-        record.add_kernel("replay", 0)
+        record.add_replay(self.tape.kernels)
         self.tape.replay()
 
 
@@ -159,11 +159,13 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, *, has_mask: bool) -> str
 def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
     """Return a mask as what is added to the scores, in rows of a multiple of 16, as the kernel reads it."""
     if mask.dtype == torch.bool:
+        record.add_mask_conversion()
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
     if torch.is_autocast_enabled("cuda"):
         mask = mask.to(query.dtype)
     if mask.dtype != query.dtype:
         raise RuntimeError(f"Expected attn_mask to be bool or to have the query's dtype, not {mask.dtype}")
     width = mask.size(-1)
-    padded = F.pad(mask, (0, -width % 16))[..., :width]
-    return padded.expand(*query.shape[:3], key.size(2))
+    if width % 16:
+        mask = F.pad(mask, (0, -width % 16))[..., :width]
+    return mask.expand(*query.shape[:3], key.size(2))

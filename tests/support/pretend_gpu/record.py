@@ -14,7 +14,8 @@ class Record:
 
     kernels: number of launches, by the operation. waits: what the host waited for, and where. copies_to_gpu: where the
     host copied to the GPU. bytes_moved: of the inputs and outputs of all kernels. attention: the kernel of torch that
-    each attention would take, and whether it has a mask.
+    each attention would take, and whether it has a mask. mask_conversions: of masks from True and False
+    to what is added to the scores. replays: the number of kernels in each recording that was replayed.
     """
 
     kernels: Counter[str] = field(default_factory=Counter)
@@ -22,6 +23,8 @@ class Record:
     copies_to_gpu: list[str] = field(default_factory=list)
     bytes_moved: int = 0
     attention: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    mask_conversions: int = 0
+    replays: list[int] = field(default_factory=list)
 
 
 _records: list[Record] = []
@@ -69,6 +72,16 @@ def add_copy_to_gpu() -> None:
 def add_attention(kernel: str, *, has_mask: bool) -> None:
     for record in _records:
         record.attention[kernel, has_mask] += 1
+
+
+def add_mask_conversion() -> None:
+    for record in _records:
+        record.mask_conversions += 1
+
+
+def add_replay(n_kernels: int) -> None:
+    for record in _records:
+        record.replays.append(n_kernels)
 
 
 def add_wait(name: str) -> None:

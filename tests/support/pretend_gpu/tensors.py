@@ -1,7 +1,8 @@
 """Tensors that say they are on a GPU, and have their values in a tensor on the CPU.
 
 An operation on them computes on the CPU. First it is refused where a GPU would refuse it: tensors of two devices, a
-generator of the CPU, a wait during a recording. Speed, memory and streams are not imitated.
+generator of the CPU, a wait during a recording. Speed, memory and streams are not imitated. After `keep_no_values`
+nothing is computed, and every value that the host reads is 0.
 """
 
 import math
@@ -17,6 +18,7 @@ from support.pretend_gpu import record
 
 GPU = torch.device("cuda", 0)
 CPU = torch.device("cpu")
+_home = [CPU]  # the device of the values
 # Operations whose result depends on values, so that the host waits for them.
 READS = {
     "_local_scalar_dense", "_unique2", "equal", "is_nonzero", "masked_select", "nonzero", "unique_consecutive",
@@ -32,6 +34,18 @@ VIEWS = {
     "unsafe_split", "unsqueeze", "view",
 }  # fmt: skip
 NO_NUMPY = "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+
+
+def home() -> torch.device:
+    """Return the device of the values of new tensors: the CPU, or "meta" for none."""
+    return _home[0]
+
+
+def keep_no_values() -> None:
+    """Give new tensors only a shape, to count the work of sizes that a CPU cannot compute."""
+    _home[0] = torch.device("meta")
+    KERNELS.clear()  # torch knows the shapes of their outputs
+    KERNELS["_local_scalar_dense"] = lambda x: torch.zeros((), dtype=x.dtype).item()
 
 
 class GpuTensor(torch.Tensor):
@@ -86,6 +100,12 @@ class Tape:
 
     def __init__(self) -> None:
         self.operations: list[tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any], Any]] = []
+        self.kernels = 0  # how many of the operations are kernels
+
+    def add(self, name: str, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], to: Any) -> None:
+        """Record an operation. to: its outputs."""
+        self.operations.append((func, args, kwargs, to))
+        self.kernels += name not in VIEWS
 
     def replay(self) -> None:
         """Compute all operations again, into the tensors of the recording."""
@@ -118,8 +138,11 @@ def compute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         _wait(name)
     if name in INDEXINGS and any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]):
         _wait(f"{name} with a mask")
-    own = {key: CPU if key == "device" and value is not None else value for key, value in kwargs.items()}
+    own = {**kwargs}
     own.pop("pin_memory", None)
+    is_read = torch.device(kwargs.get("device") or GPU).type == "cpu"
+    if own.get("device") is not None:
+        own["device"] = CPU if is_read else home()
     inputs, options = tree_map(_values, args), tree_map(_values, own)
     kernel = KERNELS.get(name, func)
     outputs = kernel(*inputs, **options)
@@ -127,8 +150,8 @@ def compute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         moved = (x for x in [*tree_leaves((inputs, options)), *tree_leaves(outputs)] if isinstance(x, Tensor))
         record.add_kernel(name, sum(x.numel() * x.element_size() for x in moved))
     if Tape.current is not None and not func.is_view and name not in ("alias", "detach"):
-        Tape.current.operations.append((kernel, inputs, options, outputs))
-    if name in PLAIN or torch.device(kwargs.get("device") or GPU).type == "cpu":
+        Tape.current.add(name, kernel, inputs, options, outputs)
+    if name in PLAIN or is_read:
         return outputs
     return return_and_correct_aliasing(func, tuple(args), dict(kwargs), tree_map(on_gpu, outputs))
 
@@ -142,7 +165,14 @@ def on_gpu(value: Any) -> Any:
 
 
 def _values(value: Any) -> Any:
+    if isinstance(value, Tensor) and not isinstance(value, GpuTensor):
+        return value.to(home())  # a number, or an index
     return value.values if isinstance(value, GpuTensor) else value
+
+
+def _read(values: Tensor) -> Tensor:
+    """Return the values as the host reads them."""
+    return torch.zeros(values.shape, dtype=values.dtype) if values.is_meta else values
 
 
 def _copy_to_device(func: Any, source: GpuTensor, kwargs: Mapping[str, Any]) -> Tensor:
@@ -152,17 +182,17 @@ def _copy_to_device(func: Any, source: GpuTensor, kwargs: Mapping[str, Any]) -> 
         copied = copied.clone()
     if torch.device(kwargs.get("device") or GPU).type == "cpu":
         _wait("a copy to the CPU")
-        return copied
+        return _read(copied)
     record.add_kernel("_to_copy", source.numel() * source.element_size() + copied.numel() * copied.element_size())
     if Tape.current is not None:
-        Tape.current.operations.append((func, (source.values,), options, copied))
+        Tape.current.add("_to_copy", func, (source.values,), options, copied)
     return GpuTensor(copied)
 
 
 def _copy_between_devices(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     if not isinstance(target, GpuTensor):
         _wait("a copy to the CPU")
-        return target.copy_(_values(source))
+        return target.copy_(_read(_values(source)))
     if source.dim() and Tape.current is not None:
         raise RuntimeError("Cannot copy between CPU and CUDA tensors during CUDA graph capture")
     record.add_copy_to_gpu()
