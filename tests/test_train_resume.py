@@ -26,8 +26,10 @@ from support.trainings import (
 import transduce
 from transduce import train as training
 from transduce.errors import UserError
+from transduce.model import devices
 from transduce.storage import run_folder
 from transduce.storage.checkpoints import checkpoint_path, checkpoints, load_checkpoint
+from transduce.storage.model_folder import load_config
 from transduce.storage.run_log import read_log
 from transduce.training.signals import StopSignal
 
@@ -79,6 +81,26 @@ def test_a_run_with_muon_resumes_to_the_same_end(
     adam = with_train(config, optimizer="adam")
     with pytest.raises(UserError, match="train.optimizer: 'muon' then, 'adam' now"):
         train(adam, out=tmp_path / "run", resume=True, **run_texts)
+
+
+def test_a_run_keeps_the_precision_that_its_device_chose(
+    run_texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(devices, "training_precision", lambda: "bf16")
+    config = with_train(CONFIG, max_steps=2, patience=None)
+    train(config, out=tmp_path / "run", **run_texts)
+    assert "precision: bf16 (chosen" in capfd.readouterr().err
+    fp32 = with_train(config, precision="fp32")
+    train(fp32, out=tmp_path / "fp32", **run_texts)
+    monkeypatch.setattr(devices, "training_precision", lambda: "fp32")
+    more = with_train(config, max_steps=3)
+    train(more, out=tmp_path / "run", resume=True, allow_change=["train.max_steps"], **run_texts)
+    assert "chosen" not in capfd.readouterr().err
+    for name, precision in (("run", "bf16"), ("fp32", "fp32")):
+        assert run_folder.run_config(tmp_path / name).train.precision == precision
+        assert load_config(tmp_path / name / "model").train.precision == precision
+    with pytest.raises(UserError, match="train.precision: 'bf16' then, 'fp32' now"):
+        train(fp32, out=tmp_path / "run", resume=True, **run_texts)
 
 
 def test_a_run_stopped_seven_times_ends_the_same(

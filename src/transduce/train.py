@@ -237,11 +237,11 @@ def tokenizer_and_config(
     """
     if checkpoint or not distributed.is_leader():  # rank 0 has written it
         tokenizer = run_folder.run_tokenizer(request.out, checkpoint)
-        n_sentences = run_folder.run_config(request.out).data.sentences_per_line
+        run = run_folder.run_config(request.out)
     else:
         tokenizer = parent.tokenizer if parent else request.learn_tokenizer()
-        n_sentences = request.count_sentences()
-    return tokenizer, request.complete_config(tokenizer, parent.config if parent else None, n_sentences)
+        run = None
+    return tokenizer, request.complete_config(tokenizer, parent.config if parent else None, run)
 
 
 def model_to_start_from(request: TrainRequest) -> LoadedModel | None:

@@ -102,7 +102,7 @@ def test_a_wrong_depth_is_refused() -> None:
         ("train.ema_decay=yes", "expected a number or null"),
         ("model.tie_output=maybe", "expected true or false"),
         ("model.norm=middle", "expected one of 'post', 'pre'"),
-        ("train.precision=fp16", "expected one of 'fp32', 'bf16'"),
+        ("train.precision=fp16", "expected one of 'auto', 'fp32', 'bf16'"),
     ],
 )
 def test_a_value_of_a_wrong_type_is_refused(setting: str, words: str) -> None:

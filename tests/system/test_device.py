@@ -74,6 +74,10 @@ def test_bf16_is_the_fastest_only_on_a_gpu_that_has_it(is_supported: bool, monke
     monkeypatch.setattr(devices, "_name", lambda: "cuda:0")
     assert fastest_precision(torch.device("cuda"), []) == ("bf16" if is_supported else "fp32")
     assert len(slow_precision("bf16")) == (not is_supported)
+    monkeypatch.setattr(devices, "device", lambda: torch.device("cuda:0"))
+    assert devices.training_precision() == ("bf16" if is_supported else "fp32")
+    monkeypatch.setattr(devices, "_name", lambda: "cpu")
+    assert devices.training_precision() == "fp32"  # a processor with instructions for bf16 is not asked
 
 
 # ---- the choice --------------------------------------------------------------------------------------------------

@@ -171,7 +171,8 @@ class TrainConfig:
     label_smoothing: float = 0.1  # epsilon_ls: probability of the true token that all others share equally (§5.4)
     rdrop: float = 0.0  # alpha of R-Drop: weight of the divergence of two passes with other dropout; 0: one pass
     seed: int = 1  # for the initialisation, dropout, the order of the data and BPE-dropout
-    precision: Literal["fp32", "bf16"] = "fp32"  # of the forward and backward pass; weights stay fp32
+    # of the forward and backward pass; weights stay fp32; auto: bf16 on a GPU with instructions for it, otherwise fp32
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
     accumulate: int = 1  # micro-batches that a batch is split into; changes the memory, not the result
     log_every_steps: int = 100  # steps between two lines of log.jsonl
     evaluate_every_steps: int = 1_500  # steps between two evaluations on the validation text

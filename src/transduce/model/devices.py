@@ -94,6 +94,13 @@ def _name() -> str:
     return "mps" if torch.backends.mps.is_available() and not _has_ranks() else "cpu"  # ranks cannot sum on MPS
 
 
+def training_precision() -> str:
+    """Return the precision that `train.precision="auto"` stands for: "bf16" on a GPU that computes it fast."""
+    from transduce.model.cpu_backend import has_fast_bf16
+
+    return "bf16" if kind() == "cuda" and has_fast_bf16(device()) else "fp32"
+
+
 def refuse_gpu(why: str) -> None:
     """Raise UserError if the user has chosen a GPU. why: what computes on the CPU alone."""
     name = _chosen()

@@ -17,7 +17,7 @@ from transduce.model import devices
 from transduce.model.cpu_backend import has_fast_bf16
 from transduce.storage.checkpoints import before_decay, checkpoints, drop_checkpoints_after, load_state, step_of
 from transduce.storage.model_folder import load_config
-from transduce.storage.run_request import TrainRequest
+from transduce.storage.run_request import TrainRequest, with_precision
 from transduce.training import distributed
 from transduce.training.trial import run_trial
 
@@ -30,6 +30,8 @@ def complete(request: TrainRequest, print_lines: Callable[[list[str]], None]) ->
     A run that resumes keeps its configuration. If it is finished, `more_minutes` give it more steps.
     Raises UserError if the text is too short to hold a part of it out, or the time too short for a training.
     """
+    if not request.has_run and request.config.train.precision == "auto" and devices.training_precision() == "bf16":
+        print_lines(["precision: bf16 (chosen for this GPU; --set train.precision=fp32 computes as the paper did)"])
     chooses = not request.has_run and (request.is_auto or request.minutes is not None)
     parent = config_of_parent(request.start_from) if chooses or not request.valid else None
     if not request.has_run and (chooses or not request.valid):
@@ -114,6 +116,7 @@ def _ended(request: TrainRequest, n_valid: int, parent: Config | None) -> auto.C
     assert request.minutes is not None
     text = measure(request.corpora)
     config = request.config if parent is None else inherit(request.config, parent)
+    config = with_precision(config, devices.training_precision())
     speed = run_trial(config, text, n_valid)
     steps = auto.steps_within(request.minutes, text, speed)
     train = auto.scheduled(config.train, steps, auto.evaluations(steps, speed))

@@ -26,6 +26,7 @@ from transduce.data.vocabulary import TokenizerLike, split_tag
 from transduce.data.words import Words
 from transduce.decoding.segmentation import check_lines
 from transduce.errors import UserError
+from transduce.model import devices
 from transduce.storage.atomic_folder import folder_problems
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_card import recipe_in_words
@@ -248,10 +249,11 @@ class TrainRequest:
         lines = (src for corpus in self.corpora for src, _ in islice(corpora.read_pairs(corpus), 0, SAMPLED_LINES, 10))
         return usual_most(split_tag(line, self.config.data.tags)[1] for line in lines)
 
-    def complete_config(self, tokenizer: TokenizerLike, parent: Config | None, n_sentences: int | None) -> Config:
+    def complete_config(self, tokenizer: TokenizerLike, parent: Config | None, run: Config | None) -> Config:
         """Return `config` with the keys that the tokenizer sets and, unless it is None, the architecture of `parent`.
 
-        n_sentences: `data.sentences_per_line` if `config` has none. Raises UserError if the result is not valid.
+        run: the configuration of the run so far, which keeps what `config` leaves open; None: the run is new, and the
+        text and the device decide. Raises UserError if the result is not valid.
         """
         config = inherit(self.config, parent) if parent is not None else self.config
         normalization = "spaces" if tokenizer.normalizes else "none"
@@ -260,8 +262,11 @@ class TrainRequest:
                 f"data.normalization={config.data.normalization!r}: expected {normalization!r}, as the tokenizer; "
                 "leave it out"
             )
-        n_sentences = config.data.sentences_per_line or n_sentences
+        n_sentences = config.data.sentences_per_line
+        if n_sentences is None:
+            n_sentences = run.data.sentences_per_line if run else self.count_sentences()
         data = dataclasses.replace(config.data, normalization=normalization, sentences_per_line=n_sentences)
+        config = with_precision(config, run.train.precision if run else devices.training_precision())
         config = dataclasses.replace(config, data=data)
         if config.model.vocab_size not in (None, tokenizer.vocab_size):
             raise UserError(
@@ -290,6 +295,13 @@ class TrainRequest:
     def text_names(self) -> dict[str, str]:
         """Return the names of training and validation text, for messages."""
         return {"train": "; ".join(corpus.name for corpus in self.given_corpora), "valid": self.valid_corpus.name}
+
+
+def with_precision(config: Config, precision: str) -> Config:
+    """Return `config` with this precision if it has "auto"."""
+    if config.train.precision != "auto":
+        return config
+    return dataclasses.replace(config, train=dataclasses.replace(config.train, precision=precision))
 
 
 def _names(paths: Sequence[Path]) -> str:
