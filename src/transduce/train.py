@@ -153,8 +153,8 @@ def session(run: Run, state: TrainingState, *, tensorboard: bool) -> None:
         closing(Log(run.out if is_leader else None, -1 if is_new else step, tensorboard=tensorboard)) as log,
         TrainingProgress(run.config.train.max_steps, step, quiet=not is_leader) as progress,
         StopSignal() as stop,
+        CheckpointWriter(run.out, log, progress.print_lines, run.config.train, None if is_new else step) as writer,
     ):
-        writer = CheckpointWriter(run.out, log, progress.print_lines, run.config.train)
         progress.print_lines([*run.lines])
         if step and is_leader:
             writer.prune(state.counters.best_step)  # a killed session may have left unfinished folders
@@ -281,7 +281,7 @@ def loop(
         if gradient.is_finite:
             state.update(gradient)
         else:
-            skip(run, state, gradient, writer.log)
+            skip(run, state, gradient, writer)
         state.optimizer.zero_grad()
         state.position = next_position
         counters.seconds = seconds_before + time.monotonic() - started_at
@@ -303,6 +303,7 @@ def loop(
 def evaluate_step(run: Run, state: TrainingState, writer: CheckpointWriter, progress: TrainingProgress) -> None:
     """Evaluate the weights of this step, log and print the scores, and save the best checkpoint so far."""
     step = state.counters.step
+    writer.wait()  # a run that has diverged names its last checkpoint
     run_folder.check_parameters(state, run.out)
     scores = distributed.run_on_leader(evaluate, run, step, state.weights_to_evaluate())
     is_best = state.note_scores(scores)
@@ -327,7 +328,7 @@ def evaluate(run: Run, step: int, weights: Tensors) -> dict[str, float]:
 MAX_SKIPPED_IN_A_ROW = 5  # steps; after more of them the weights would hardly recover
 
 
-def skip(run: Run, state: TrainingState, gradient: Gradient, log: Log) -> None:
+def skip(run: Run, state: TrainingState, gradient: Gradient, writer: CheckpointWriter) -> None:
     """Count and log a step whose gradient is not finite. Its pairs count as used, and the schedule continues.
 
     Raises UserError after `MAX_SKIPPED_IN_A_ROW` such steps.
@@ -335,8 +336,9 @@ def skip(run: Run, state: TrainingState, gradient: Gradient, log: Log) -> None:
     state.skip()
     reason = f"loss {gradient.loss / gradient.tgt_tokens}, gradient norm {gradient.norm}"
     pairs = run.batches.plan(state.position.epoch)[state.position.index]
-    log.report(state.counters.step, {"skipped": reason, "lines": run.batches.where(pairs, limit=len(pairs))})
+    writer.log.report(state.counters.step, {"skipped": reason, "lines": run.batches.where(pairs, limit=len(pairs))})
     if state.counters.skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
+        writer.wait()
         problem = f"{MAX_SKIPPED_IN_A_ROW} steps in a row were skipped, the last for {reason}"
         raise run_folder.diverged(f"{problem}, on {run.batches.where(pairs)};", state.counters.step, run.out)
 
@@ -349,6 +351,7 @@ def finish(run: Run, state: TrainingState, writer: CheckpointWriter, progress: T
     counters = state.counters
     model_folder = run.out / "model"
     writer.save(counters.step, state.snapshot)
+    writer.wait()
     with distributed.leader_first():
         if not distributed.is_leader():
             return

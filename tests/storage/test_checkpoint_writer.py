@@ -1,15 +1,22 @@
-"""The checkpoint writer: it saves a step once, survives a failing disk for a while, and keeps the best checkpoint."""
+"""The checkpoint writer.
+
+It saves a step once, does not stop the training, survives a failing disk for a while, and keeps the best checkpoint.
+"""
 
 import errno
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from transduce.config.schema import TrainConfig
+from transduce.errors import UserError
 from transduce.storage import checkpoints as module
+from transduce.storage.atomic_folder import write_folder
 from transduce.storage.checkpoints import MAX_FAILED_SAVES, Checkpoint, CheckpointWriter, checkpoints, step_of
 from transduce.storage.run_log import Log, read_log
 
@@ -27,9 +34,13 @@ class Run:
         self.writer = CheckpointWriter(folder, log, self.lines.extend, KEEPS_TWO)
 
     def save(self, step: int) -> None:
+        self.begin_save(step)
+        self.writer.wait()
+
+    def begin_save(self, step: int, value: float = 0.0) -> None:
         def snapshot() -> Checkpoint:
             self.snapshots.append(step)
-            tensors = {"w": torch.full((3,), float(step))}
+            tensors = {"w": torch.full((3,), value)}
             return Checkpoint(tensors, tensors, None, {"step": step, "best_step": self.best_step})
 
         self.writer.save(step, snapshot)
@@ -41,7 +52,9 @@ class Run:
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
     with closing(Log(tmp_path, 0)) as log:
-        yield Run(tmp_path, log)
+        run = Run(tmp_path, log)
+        with run.writer:
+            yield run
 
 
 def disk_full(*_: object) -> None:
@@ -52,6 +65,53 @@ def test_a_step_is_saved_once(run: Run) -> None:
     run.save(10)
     run.save(10)
     assert run.steps() == run.snapshots == [10] and run.lines == []
+
+
+class SlowDisk:
+    """A disk that writes a folder only when the test sets `can_write`."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.can_write = threading.Event()
+        patch.setattr(module, "write_folder", self.write)
+
+    def write(self, path: Path, files: Any) -> None:
+        assert self.can_write.wait(60)
+        write_folder(path, files)
+
+
+def test_a_save_does_not_wait_for_the_disk(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SlowDisk(monkeypatch)
+    run.begin_save(10)
+    run.begin_save(10)
+    assert run.steps() == [] and run.snapshots == [10]
+    disk.can_write.set()
+    run.begin_save(20)  # after the first one
+    assert 10 in run.steps()
+    run.writer.wait()
+    assert run.steps() == run.snapshots == [10, 20]
+
+
+def test_the_end_waits_for_the_disk(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SlowDisk(monkeypatch)
+    with pytest.raises(ZeroDivisionError), run.writer:
+        run.begin_save(10)
+        disk.can_write.set()
+        raise ZeroDivisionError
+    assert run.steps() == [10]
+
+
+def test_the_step_of_a_resumed_run_is_not_saved_again(run: Run) -> None:
+    with CheckpointWriter(run.folder, run.log, run.lines.extend, KEEPS_TWO, 10) as run.writer:
+        run.save(10)
+        run.save(20)
+    assert run.snapshots == [20]
+
+
+def test_a_value_that_is_not_finite_is_raised(run: Run) -> None:
+    run.begin_save(10, float("nan"))
+    with pytest.raises(UserError, match="step-00000010: expected finite numbers in w;"):
+        run.begin_save(20)
+    assert run.steps() == [] and run.snapshots == [10]
 
 
 def test_a_failed_save_is_printed_and_not_repeated_for_its_step(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,10 @@
 
 import json
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +38,32 @@ def test_each_report_can_be_read_at_once(tmp_path: Path) -> None:
         log.report(step, {"loss": 1.0})
         assert [line["step"] for line in read_log(tmp_path)] == list(range(1, step + 1))
     log.close()
+
+
+def test_reports_while_another_thread_flushes_are_complete(tmp_path: Path) -> None:
+    log = Log(tmp_path, 0)
+    log.file = SlowFile(log.file)
+    thread = threading.Thread(target=lambda: [log.sync() for _ in range(20)])
+    thread.start()
+    for step in range(20):
+        log.report(step, {"loss": 1.0})
+    thread.join()
+    log.close()
+    assert [line["step"] for line in read_log(tmp_path)] == list(range(20))
+
+
+class SlowFile:
+    """A file that lets another thread run before and after it writes."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+        self.fileno, self.close, self.name = file.fileno, file.close, file.name
+
+    def write(self, content: bytes) -> int:
+        time.sleep(1e-3)
+        size = self.file.write(content)
+        time.sleep(1e-3)
+        return size
 
 
 def test_a_run_without_a_log_has_no_reports(tmp_path: Path) -> None:

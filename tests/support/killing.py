@@ -20,6 +20,7 @@ import signal
 import stat
 import sys
 import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Iterable, Iterator
@@ -69,6 +70,7 @@ class Disk:
         self.flushed_sizes = {file.stat().st_ino: file.stat().st_size for file in _files(folder)}  # by inode
         self.renames: list[tuple[Path, Path, Path | None]] = []  # unflushed: old, new, copy of a replaced file
         self.is_watching = True
+        self.lock = threading.RLock()  # a thread writes checkpoints
 
     def watch(self) -> None:
         """Start recording. The audit hook remains until the process ends."""
@@ -76,8 +78,12 @@ class Disk:
         os.fsync = self._fsync
 
     def _audit(self, event: str, args: tuple[Any, ...]) -> None:
-        if not self.is_watching or event not in OPERATIONS:
-            return
+        if event in OPERATIONS:
+            with self.lock:
+                if self.is_watching:
+                    self._record(event, args)
+
+    def _record(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open" and not args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             return
         is_in_rmtree = event in ("os.remove", "os.rmdir") and args[-1] != -1  # args[0] is then a relative path
@@ -92,12 +98,13 @@ class Disk:
             self._record_rename(Path(args[0]), Path(args[1]))
 
     def _fsync(self, descriptor: int) -> None:
-        self._operation(f"fsync {os.readlink(f'/proc/self/fd/{descriptor}')}")
-        status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            self.renames = [entry for entry in self.renames if entry[1].parent.stat().st_ino != status.st_ino]
-        else:
-            self.flushed_sizes[status.st_ino] = status.st_size
+        with self.lock:
+            self._operation(f"fsync {os.readlink(f'/proc/self/fd/{descriptor}')}")
+            status = os.fstat(descriptor)
+            if stat.S_ISDIR(status.st_mode):
+                self.renames = [entry for entry in self.renames if entry[1].parent.stat().st_ino != status.st_ino]
+            else:
+                self.flushed_sizes[status.st_ino] = status.st_size
 
     def _operation(self, name: str) -> None:
         if self.trap is not None and len(self.operations) == self.trap.at:

@@ -33,9 +33,11 @@ from transduce.config.schema import Config, ModelConfig, TrainConfig
 from transduce.data.batches import Batch, collate
 from transduce.family.online_softmax import attention_part, merge
 from transduce.model.transformer import Transformer
+from transduce.storage.checkpoints import CheckpointWriter
 from transduce.train import TranslationTask
 from transduce.training import distributed, sharding, state
 from transduce.training.gradients import Gradient, Gradients
+from transduce.training.state import Checkpoint
 
 # ---- ranks -------------------------------------------------------------------------------------------------------
 
@@ -309,8 +311,15 @@ def gradient_in_shards(config: ModelConfig, dtype: torch.dtype, indices: list[li
 
 
 def train_and_measure(config: Config, texts: Texts, out: Path, **request: Any) -> int:
-    """Train, and return the peak bytes of all tensors of this rank after an update, in steps after a checkpoint."""
-    update, most = state.update, 0
+    """Train, and return the peak bytes of all tensors of this rank after an update, in steps after a checkpoint.
+
+    Each checkpoint, of which the writer holds a copy, is written before the next step.
+    """
+    update, save, most = state.update, CheckpointWriter.save, 0
+
+    def save_and_wait(self: CheckpointWriter, step: int, snapshot: Callable[[], Checkpoint]) -> None:
+        save(self, step, snapshot)
+        self.wait()
 
     def measure(optimizer: torch.optim.Adam, count: int) -> None:
         nonlocal most
@@ -319,6 +328,7 @@ def train_and_measure(config: Config, texts: Texts, out: Path, **request: Any) -
             most = max(most, _bytes_of_tensors())
 
     state.update = measure
+    CheckpointWriter.save = save_and_wait
     train_on(texts, out, config, **request)
     return most
 

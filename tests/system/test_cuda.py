@@ -23,7 +23,9 @@ from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients, update
 from transduce.training.loss import projected_rdrop
 from transduce.training.optimizer import adam
+from transduce.training.sharding import gather_on_leader
 from transduce.training.task import translation_loss
+from transduce.training.weights import live_weights
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -156,6 +158,13 @@ def test_a_training_step_waits_once(settings: dict[str, Any], precision: str) ->
     with waits() as waits_of_the_check:
         assert gradient.is_finite
     assert len(waits_of_the_check) == 1
+
+
+def test_a_checkpoint_is_copied_to_pinned_memory() -> None:
+    _, gpu = pair()
+    copies = gather_on_leader(live_weights(gpu), copy=True)
+    for name, weight in live_weights(gpu).items():
+        assert copies[name].equal(weight.cpu()) and (IS_PRETENDED or copies[name].is_pinned())
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])

@@ -62,7 +62,7 @@ def test_a_restored_snapshot_is_equal_and_the_next_update_has_the_same_bits() ->
     original.note_scores({"loss": 2.5})
     original.position = DataPosition(epoch=2, index=7)
     original.counters = dataclasses.replace(original.counters, seconds=1.5, best_step=4, best_score=2.5)
-    snapshot = copy_of(original.snapshot())
+    snapshot = original.snapshot()
 
     copy = new_state()
     with torch.no_grad():
@@ -76,6 +76,15 @@ def test_a_restored_snapshot_is_equal_and_the_next_update_has_the_same_bits() ->
         train_step(state)
     assert_equal(copy.snapshot(), original.snapshot())
     assert not any(values.equal(snapshot.weights[name]) for name, values in weights(copy.model).items())
+
+
+def test_a_snapshot_does_not_change_with_the_training() -> None:
+    state = new_state()
+    train_step(state)
+    snapshot = state.snapshot()
+    before = copy_of(snapshot)
+    train_step(state)
+    assert_equal(snapshot, before)
 
 
 def test_a_snapshot_without_a_moving_average_restores_none() -> None:

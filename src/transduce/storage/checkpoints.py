@@ -6,6 +6,7 @@ optimizer.safetensors and state.json, and ema.safetensors if the run has a movin
 
 import re
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -163,32 +164,58 @@ def drop_checkpoints_after(run: Path, step: int) -> None:
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of a run while it trains. Every rank calls `save`; rank 0 writes.
+    """Writes the checkpoints of a run while it trains. Every rank calls `save` and `wait`; a thread of rank 0 writes.
+
+    As a context manager it waits at the end until the thread has finished.
 
     run: the folder of the run. log: flushed to disk before each checkpoint, so no checkpoint is newer than its lines.
-    print_lines: prints warnings. train: which checkpoints remain (see `prune_checkpoints`).
+    print_lines: prints warnings. train: which checkpoints remain (see `prune_checkpoints`). step: step of the
+    checkpoint from which the run resumed; None for a new run.
     """
 
-    def __init__(self, run: Path, log: Log, print_lines: Callable[[list[str]], None], train: TrainConfig) -> None:
+    def __init__(
+        self, run: Path, log: Log, print_lines: Callable[[list[str]], None], train: TrainConfig, step: int | None = None
+    ) -> None:
         self.run = run
         self.log = log
         self.print_lines = print_lines
         self.train = train
+        self.step = step  # of the newest save
         self.failures: dict[int, OSError] = {}  # by step, since the last checkpoint that was written
+        self.thread = ThreadPoolExecutor(1, "checkpoints")
+        self.writing: Future[None] | None = None
+
+    def __enter__(self) -> "CheckpointWriter":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.thread.shutdown()
 
     def save(self, step: int, snapshot: Callable[[], Checkpoint]) -> None:
-        """Write `snapshot()` unless an earlier call tried to write `step`. Other ranks wait until rank 0 has finished.
+        """Let the thread write `snapshot()` unless an earlier call was for `step`. First wait for the earlier save.
 
-        snapshot: every rank calls it; only rank 0 uses the result. A failed write is printed and does not stop the
-        training. Raises OSError after `MAX_FAILED_SAVES` failures in a row.
+        snapshot: every rank calls it; only rank 0 uses the result, which shares no memory with the training. A failed
+        write is printed and does not stop the training. After one, `save` waits for its own write, and raises OSError
+        if it is the failure number `MAX_FAILED_SAVES` in a row.
         """
-        is_leader = distributed.is_leader()
-        if distributed.any_rank(is_leader and (step in self.failures or checkpoint_path(self.run, step).exists())):
+        if step == self.step:
             return
+        self.wait()
+        self.step = step
+        has_failed = distributed.any_rank(bool(self.failures))
         checkpoint = snapshot()
+        if distributed.is_leader():
+            self.writing = self.thread.submit(self._write, step, checkpoint)
+        if has_failed:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait until the newest save has been written or has failed. Raises its error if the run must end."""
+        writing = self.writing
+        self.writing = None
         with distributed.leader_first():
-            if is_leader:
-                self._write(step, checkpoint)
+            if writing is not None:
+                writing.result()
 
     def _write(self, step: int, checkpoint: Checkpoint) -> None:
         try:
@@ -211,6 +238,6 @@ class CheckpointWriter:
         prune_checkpoints(self.run, train.keep_checkpoints, best_step, every=every, decay_start=decay_start)
 
     def raise_failure(self, step: int) -> None:
-        """Raise the OSError of the save at `step` if it failed. Only rank 0 calls it."""
+        """Raise the OSError of the save at `step` if it failed. Only rank 0 calls it, after `wait`."""
         if step in self.failures:
             raise self.failures[step]

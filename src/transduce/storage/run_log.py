@@ -1,6 +1,7 @@
 """The log of a run: one JSON object per line in RUN/log.jsonl and, optionally, TensorBoard events."""
 
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
@@ -21,11 +22,13 @@ class Log:
 
     run: the folder of the run; None on ranks that do not write the log. after_step: lines of later steps are removed
     first, so that a resumed run neither repeats nor skips a line. tensorboard: write TensorBoard events, too.
+    One thread may call `report` while another one calls `sync`.
     """
 
     def __init__(self, run: Path | None, after_step: int, *, tensorboard: bool = False) -> None:
         self.board = None
         self.pending = b""
+        self.lock = threading.Lock()  # of what is pending
         if run is None:
             self.file = open(os.devnull, "ab", buffering=0)
             return
@@ -39,8 +42,8 @@ class Log:
 
     def report(self, step: int, values: Mapping[str, Value]) -> None:
         """Append one line for `step`. If the write fails, the next report and `sync` repeat the line, but no event."""
-        self.pending += msgspec.json.encode({"step": step, **values}) + b"\n"
-        with suppress(OSError):
+        with self.lock, suppress(OSError):
+            self.pending += msgspec.json.encode({"step": step, **values}) + b"\n"
             self._write()
         if self.board is not None:
             with suppress(OSError):
@@ -53,7 +56,8 @@ class Log:
         """Flush all reports to disk, before a checkpoint is written. Raises OSError if the disk fails."""
         size = len(self.pending)
         try:
-            self._write()
+            with self.lock:
+                self._write()
             os.fsync(self.file.fileno())
         except OSError as problem:
             raise error_at(problem, f"writing {size:,} bytes", Path(self.file.name)) from problem

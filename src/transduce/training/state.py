@@ -31,7 +31,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A snapshot of a training: whole tensors on the CPU, by name. On ranks other than 0 there are no tensors.
+    """A copy of the state of a training: whole tensors on the CPU, by name. Ranks other than 0 have no tensors.
 
     weights: see `training.weights`. optimizer: Adam's moments, "exp_avg/NAME" and "exp_avg_sq/NAME" for each parameter;
     with Muon, "momentum/NAME" for each matrix.
@@ -51,7 +51,7 @@ class Counters:
 
     step: Count = 0  # optimizer steps, skipped ones included
     seconds: Seconds = 0.0  # of training, over all sessions of the run
-    processor_seconds: Seconds = 0.0  # of all threads of this process, in batches and steps; without evaluation
+    processor_seconds: Seconds = 0.0  # of all threads of this process, during batches and steps; without evaluation
     best_step: Count | None = None
     best_score: float | None = None  # of the evaluation at best_step: the loss, or another score with a minus sign
     evaluations_since_best: Count = 0
@@ -187,19 +187,20 @@ class TrainingState:
     # ---- checkpoints ---------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Checkpoint:
-        """Return all that a restart needs. Every rank calls it; only rank 0 gets tensors."""
+        """Return a copy of all that a restart needs. Every rank calls it; only rank 0 gets tensors."""
         parameters = dict(self.model.named_parameters())
         moments = {
             f"{m}/{name}": self.optimizer.state[p][m] for name, p in parameters.items() for m in self._moments(p)
         }
-        ema = gather_on_leader(self.ema) if self.ema is not None else None
+        ema = gather_on_leader(self.ema, copy=True) if self.ema is not None else None
         state = {
             **dataclasses.asdict(self.counters),
             **self.record,
             "data": dataclasses.asdict(self.position),
             "since_report": self.meter.state(),
         }
-        return Checkpoint(gather_on_leader(live_weights(self.model)), gather_on_leader(moments), ema, state)
+        weights = gather_on_leader(live_weights(self.model), copy=True)
+        return Checkpoint(weights, gather_on_leader(moments, copy=True), ema, state)
 
     def restore(self, checkpoint: Checkpoint, path: Path) -> None:
         """Return to the state of a snapshot, except for the record.
