@@ -11,6 +11,7 @@ import pytest
 from hypothesis import settings
 from support.toy_task import RECIPE, CommandResult, Toy, run_transduce, toy_lines, write_pairs
 
+os.environ["TRANSDUCE_DEVICE"] = "cpu"  # also for processes that tests start
 settings.register_profile("transduce", deadline=None)  # a test that fails on a busy machine tells nothing
 settings.load_profile("transduce")
 
@@ -27,6 +28,13 @@ def no_signal_is_ignored() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def device_of_the_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tests with the marker `cuda` compute on the GPU. All others compute on the CPU, also where there is a GPU."""
+    if request.node.get_closest_marker("cuda"):
+        monkeypatch.delenv("TRANSDUCE_DEVICE")
 
 
 @pytest.fixture(scope="session", autouse=True)

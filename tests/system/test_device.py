@@ -38,6 +38,11 @@ from transduce.training.state import TrainingState
 from transduce.training.weights import weights
 
 
+@pytest.fixture(autouse=True)
+def no_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(devices.VARIABLE)
+
+
 @pytest.fixture
 def other_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_name", lambda: "meta")
