@@ -1,40 +1,47 @@
-"""Everything about a GPU in one call of under nine minutes: correctness, speed, and a lack of memory.
+"""Everything about a GPU in one call of nine minutes: correctness, speed, counts, and a lack of memory.
 
-    python benchmarks/gpu.py [--out results/gpu.json]          on a machine with a GPU
-    python benchmarks/gpu.py --tiny                            the same on a CPU with tiny models, as a check
+    python benchmarks/gpu.py [--out results/gpu.json] [--minutes 9]          on a machine with a GPU
+    python benchmarks/gpu.py --tiny                                          the same on a CPU with tiny models
 
-The script needs Python 3.11, torch 2.10 and numpy, and no package of the command line. Its parts:
+The script needs Python 3.11, torch 2.10 and numpy, and no package of the command line. Its parts, in this order, with
+the seconds that they may take on an H100, estimated from counts:
 
-- correctness: logits, gradients, cached decoding and beam search against the reference on the CPU, in fp32 and bf16;
-- training: source and target tokens a second of base and big with 25,000 tokens a side, eager and compiled, and the
-  share of the machine's bf16 matrix product in useful FLOPs. torch.nn.Transformer, and Hugging Face's Marian if it is
-  installed, run in the same loop on the same batches;
-- memory: a batch that does not fit is split, and its gradient is the same;
-- waits: the number of times that a training step, and a step of a search, waits for the GPU;
-- translation: tokens a second with a beam of 4, and the latency of one sentence, compared with Hugging Face's
-  generate and CTranslate2 if they are installed.
+- correctness (45): logits, gradients, cached decoding and beam search against the CPU, in fp32 and bf16;
+- training of base (30) and big (50): source and target tokens a second with 25,000 tokens a side, the share of the
+  machine's bf16 matrix product in useful FLOPs, and the kernels, memory traffic, copies and waits of a step;
+- translation (40): tokens a second with a beam of 4, the latency of one sentence, and the counts of a decoding step;
+- memory (10): a batch that does not fit is split, and its gradient is the same;
+- the peers (160, and more with the packages of others): torch.nn.Transformer, and Hugging Face's Marian if it is
+  installed, in the same loop on the same batches; Hugging Face's generate and CTranslate2; our steps unrecorded;
+- our layers compiled (240).
 
-The script prints the error of a part that fails, runs the other parts, and then exits with 1.
+A part whose estimate does not fit into the minutes is skipped. The file of --out has all finished parts at any moment,
+also when the script is killed. The script prints the error of a part that fails, runs the others, and exits with 1.
 """
 
 import argparse
+import gc
 import json
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
+START = time.monotonic()
+
+import torch  # noqa: E402  takes some of the minutes
+from torch import Tensor  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from gpu_common import DEVICE, FULL, TINY, Scale, batch_of, sentences  # noqa: E402  must come before the package
-from gpu_training import ceiling, training  # noqa: E402
-from gpu_translation import translation  # noqa: E402
+import gpu_training  # noqa: E402
+import gpu_translation  # noqa: E402
+from gpu_common import DEVICE, FULL, TINY, Scale, batch_of, or_problem, sentences  # noqa: E402  before the package
+from gpu_training import ceiling  # noqa: E402
 
 from transduce.config.schema import SearchConfig, TrainConfig  # noqa: E402
 from transduce.data.batches import Batch  # noqa: E402
@@ -117,6 +124,8 @@ def out_of_memory(scale: Scale) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()  # other parts needed more
     gradient = gradients.of([batch], seed=1)
     peak = torch.cuda.max_memory_allocated()
+    if not peak:
+        return {"skipped": "a pretended GPU has no memory of its own"}
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties(DEVICE).total_memory
     torch.cuda.set_per_process_memory_fraction(0.6 * peak / total)
@@ -130,38 +139,75 @@ def out_of_memory(scale: Scale) -> dict[str, Any]:
     return {"messages": messages, "relative difference of gradient norms": error}
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of the measurement. seconds: an estimate for an H100, from the counts of gpu_counts.py."""
+
+    work: Callable[[], dict[str, Any]]
+    seconds: float
+
+
+def parts_of(scale: Scale, most: float) -> dict[str, Part]:
+    """Return all parts, those that are worth most first. most: FLOP/s of the ceiling."""
+    ours: dict[str, Part] = {"correctness": Part(partial(correctness, scale), 45)}
+    peers: dict[str, Part] = {}
+    compiled: dict[str, Part] = {}
+    for size, config in scale.sizes.items():
+        for name, make in gpu_training.sides(config).items():
+            work = partial(gpu_training.measure, make, scale, config, most)
+            group = ours if name == "transduce" else compiled if name.startswith("transduce") else peers
+            estimate = 120 if group is compiled else {"base": 30, "big": 50}[size]
+            group[f"training {size}, {name}"] = Part(work if group is ours else partial(or_problem, work), estimate)
+    base = scale.sizes["base"]
+    for name, make in gpu_translation.sides(base).items():
+        work = partial(gpu_translation.measure, make, scale)
+        group = ours if name == "transduce" else peers
+        group[f"translation, {name}"] = Part(work if group is ours else partial(or_problem, work), 40)
+    ours["out of memory"] = Part(partial(out_of_memory, scale), 10)
+    return {**ours, **peers, **compiled}
+
+
+def write(result: dict[str, Any], out: Path) -> None:
+    """Replace the file, so that it is whole at any moment."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = out.with_name(f"{out.name}.unfinished")
+    unfinished.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    unfinished.replace(out)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--minutes", type=float, default=9)
     parser.add_argument("--out", type=Path, default=None)
     args = parser.parse_args()
     scale = TINY if args.tiny else FULL
     if DEVICE.type != "cuda" and not args.tiny:
         print("this machine has no GPU; use --tiny on a CPU", file=sys.stderr)
         return 2
-    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cuda.matmul.fp32_precision = "ieee"  # some machines set TF32 for all programs
+    end = START + 60 * args.minutes
     name = torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU"
     most = ceiling(scale)
     result: dict[str, Any] = {"device": name, "torch": torch.__version__, "ceiling_tflops": round(most / 1e12, 3)}
-    parts: dict[str, Callable[[], dict[str, Any]]] = {
-        "correctness": lambda: correctness(scale),
-        **{f"training {size}": lambda size=size: training(scale, size, most) for size in scale.sizes},
-        "out of memory": lambda: out_of_memory(scale),
-        "translation": lambda: translation(scale),
-    }
     has_failed = False
-    for part, work in parts.items():
-        began = time.perf_counter()
+    for title, part in parts_of(scale, most).items():
+        began = time.monotonic()
+        if not args.tiny and began + part.seconds > end:
+            result[title] = "skipped: the time is used up"
+            continue
         try:
-            result[part] = work()
+            result[title] = part.work()
         except Exception:  # the GPU may not be available again: print the error and continue
             has_failed = True
-            result[part] = traceback.format_exc().splitlines()[-8:]
-        result[f"{part}, seconds"] = round(time.perf_counter() - began, 1)
-        print(json.dumps({part: result[part]}, indent=1), flush=True)
+            result[title] = traceback.format_exc().splitlines()[-8:]
+        result[f"{title}, seconds"] = round(time.monotonic() - began, 1)
+        print(json.dumps({title: result[title]}, indent=1), flush=True)
         if args.out is not None:
-            args.out.parent.mkdir(parents=True, exist_ok=True)
-            args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            write(result, args.out)
+        gc.collect()  # models that a part leaves
+        if DEVICE.type == "cuda":
+            torch.cuda.empty_cache()
     return int(has_failed)
 
 

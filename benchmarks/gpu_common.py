@@ -1,4 +1,4 @@
-"""Shared by the parts of gpu.py: stand-ins for packages that may be absent, random sentences, and the clock."""
+"""Shared by the parts of gpu.py: stand-ins for packages that may be absent, random sentences, the clock and counts."""
 
 import importlib.util
 import statistics
@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 
 
 class _Anything(type):
@@ -36,13 +38,14 @@ class _Absent(types.ModuleType):
         return getattr(_Stand, name)
 
 
-for _name in ("msgspec", "tokenizers", "safetensors", "safetensors.torch", "rich", "rich.console", "rich.progress"):
-    if importlib.util.find_spec(_name.split(".")[0]) is None:
-        sys.modules[_name] = _Absent(_name)
+_NAMES = ("msgspec", "tokenizers", "safetensors", "safetensors.torch", "rich", "rich.console", "rich.progress")
+_ABSENT = [name for name in _NAMES if importlib.util.find_spec(name.partition(".")[0]) is None]
+sys.modules.update((name, _Absent(name)) for name in _ABSENT)
 if isinstance(_msgspec := sys.modules.get("msgspec"), _Absent):  # a check of types that accepts every value
     vars(_msgspec).update(convert=lambda value, _: value, Meta=lambda **_: None)
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", "tests")]
 
+from support.kernels import Operations  # noqa: E402  must come after the path
 
 from transduce.config.schema import ModelConfig  # noqa: E402
 from transduce.data.batches import Batch, collate  # noqa: E402
@@ -117,6 +120,31 @@ def waits(work: Callable[[], Any]) -> int | None:
         finally:
             torch.cuda.set_sync_debug_mode("default")
     return sum("called a synchronizing" in str(warning.message) for warning in messages)  # not the notice of the mode
+
+
+def counts(work: Callable[[], Any], steps: int = 1) -> dict[str, Any]:
+    """Return what each of the `steps` of `work` gives to the device.
+
+    operations, gb_moved, copies_to_gpu: as gpu_counts.py counts them; what is recorded or compiled is not among them.
+    kernels: all that have run, from torch's profiler; None without a real GPU.
+    """
+    with Operations(DEVICE.type) as operations:
+        work()
+    kernels = None
+    if DEVICE.type == "cuda" and torch.version.cuda is not None:
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            work()
+            wait()
+        on_gpu = [event.name for event in profiler.events() if event.device_type == DeviceType.CUDA]
+        kernels = sum(not name.startswith(("Memcpy", "Memset")) for name in on_gpu)
+    waited = waits(work)
+    return {
+        "kernels": kernels and round(kernels / steps, 1),
+        "operations": round(operations.count / steps, 1),
+        "gb_moved": round(operations.bytes_moved / steps / 1e9, 3),
+        "copies_to_gpu": round(operations.copies_to_gpu / steps, 1),
+        "waits": waited and round(waited / steps, 2),
+    }
 
 
 def or_problem(work: Callable[[], dict[str, Any]]) -> dict[str, Any] | str:

@@ -2,12 +2,13 @@
 
 import importlib.util
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from gpu_common import DEVICE, Scale, batch_of, or_problem, seconds, waits
+from gpu_common import DEVICE, Scale, batch_of, counts, seconds, wait
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -133,11 +134,8 @@ def marian_step(config: ModelConfig) -> TrainingStep:
     return peer_step(model, logits)
 
 
-def training(scale: Scale, size: str, most: float) -> dict[str, Any]:
-    """Return the tokens a second of every side."""
-    config = scale.sizes[size]
-    assert config.vocab_size is not None
-    batches = [batch_of(scale.batch_tokens, scale.longest, config.vocab_size, seed) for seed in range(3)]
+def sides(config: ModelConfig) -> dict[str, Callable[[], TrainingStep]]:
+    """Return the programs that train, ours first, each with what makes its step."""
     makers: dict[str, Callable[[], TrainingStep]] = {
         "transduce": lambda: our_step(config, is_compiled=False),
         "torch.nn.Transformer": lambda: torch_nn_step(config),
@@ -146,23 +144,25 @@ def training(scale: Scale, size: str, most: float) -> dict[str, Any]:
         makers["Hugging Face Marian"] = lambda: marian_step(config)
     if DEVICE.type == "cuda":
         makers["transduce, compiled"] = lambda: our_step(config, is_compiled=True)
-    result: dict[str, Any] = {}
-    for name, make in makers.items():
-        result[name] = or_problem(lambda make=make: measure(make(), batches, scale, config, most))
-    return result
+    return makers
 
 
-def measure(
-    step: TrainingStep, batches: Sequence[Batch], scale: Scale, config: ModelConfig, most: float
-) -> dict[str, Any]:
-    """Return the speed of a step over several rounds of the batches."""
+def measure(make: Callable[[], TrainingStep], scale: Scale, config: ModelConfig, most: float) -> dict[str, Any]:
+    """Return the speed of a step over several rounds of three batches, and what a step gives to the device."""
+    assert config.vocab_size is not None
+    batches = [batch_of(scale.batch_tokens, scale.longest, config.vocab_size, seed) for seed in range(3)]
+    step = make()
     if DEVICE.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
     for batch in batches:
         step(batch)
-    speeds, shares = [], []
+    wait()
+    first = time.perf_counter() - began
+    speeds, shares, times = [], [], []
     for batch in [*batches] * scale.rounds:
         duration = seconds(partial(step, batch), scale.steps)
+        times.append(duration)
         speeds.append(int(batch.src_mask.sum() + batch.tgt_mask.sum()) / duration)
         shares.append(useful_flops(config, batch) / duration / most)
     return {
@@ -170,6 +170,8 @@ def measure(
         "least": round(min(speeds)),
         "most": round(max(speeds)),
         "share_of_ceiling": round(statistics.median(shares), 4),
-        "waits_a_step": waits(partial(step, batches[0])),
+        "ms_a_step": round(1e3 * statistics.median(times), 2),
+        "seconds_of_the_first_steps": round(first, 1),
         "peak_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if DEVICE.type == "cuda" else None,
+        "a_step": counts(partial(step, batches[0])),
     }

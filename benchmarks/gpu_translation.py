@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from gpu_common import DEVICE, Scale, or_problem, seconds, sentences, waits
+from gpu_common import DEVICE, Scale, counts, seconds, sentences
 from gpu_training import marian
 from torch import nn
 
@@ -25,23 +25,26 @@ from transduce.storage.model_folder import LoadedModel
 Translate = Callable[[Sequence[Sequence[int]]], Any]
 
 
-def translation(scale: Scale) -> dict[str, Any]:
-    """Return output tokens a second with a beam of 4 and outputs as long as their sources, and the latency."""
-    config = scale.sizes["base"]
-    model = Transformer(config).eval()
-    makers: dict[str, Callable[[], Translate]] = {}
-    if importlib.util.find_spec("ctranslate2"):
-        makers["CTranslate2"] = lambda: ctranslate2(model, config)  # before the model moves to the GPU
+def sides(config: ModelConfig) -> dict[str, Callable[[], Translate]]:
+    """Return the programs that translate, ours first, each with what prepares its model."""
     precision: Precision = "bf16" if DEVICE.type == "cuda" else "fp32"
-    makers["transduce"] = lambda: ours(CudaGraphTransformer(model.to(DEVICE), precision))
-    makers["transduce, no steps recorded"] = lambda: ours(model.to(DEVICE))
+    makers: dict[str, Callable[[], Translate]] = {
+        "transduce": lambda: ours(CudaGraphTransformer(Transformer(config).eval().to(DEVICE), precision)),
+        "transduce, no steps recorded": lambda: ours(Transformer(config).eval().to(DEVICE)),
+    }
     if importlib.util.find_spec("transformers"):
         makers["Hugging Face"] = lambda: hugging_face(config)
-    return {name: or_problem(lambda make=make: measure(make(), scale)) for name, make in makers.items()}
+    if importlib.util.find_spec("ctranslate2"):
+        makers["CTranslate2"] = lambda: ctranslate2(Transformer(config).eval(), config)
+    return makers
 
 
-def measure(translate: Translate, scale: Scale) -> dict[str, Any]:
-    """Return the speed of one side, with the best of several numbers of sentences in one call."""
+def measure(make: Callable[[], Translate], scale: Scale) -> dict[str, Any]:
+    """Return output tokens a second with a beam of 4 and outputs as long as their sources, and the latency.
+
+    The speed is the best of several numbers of sentences in one call.
+    """
+    translate = make()
     vocab_size = scale.sizes["base"].vocab_size
     assert vocab_size is not None
     sources = [source.tolist() for source in sentences(scale.sentences, scale.longest // 2, vocab_size, 6)]
@@ -59,7 +62,7 @@ def measure(translate: Translate, scale: Scale) -> dict[str, Any]:
         "tokens_per_second": max(speeds.values()),
         "by_sentences_at_once": speeds,
         "latency_ms": round(1e3 * seconds(lambda: translate(single), 10), 2),
-        "waits_a_token": (count := waits(lambda: translate(single))) and round(count / (len(single[0]) + 1), 2),
+        "a_step_of_one_sentence": counts(lambda: translate(single), steps=len(single[0]) + 1),
     }
 
 

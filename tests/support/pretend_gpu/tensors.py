@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_leaves, tree_map
 
+from support.kernels import VIEWS, n_bytes
 from support.pretend_gpu import record
 
 GPU = torch.device("cuda", 0)
@@ -26,13 +27,6 @@ READS = {
 }  # fmt: skip
 PLAIN = {"_local_scalar_dense", "equal", "is_nonzero"}  # of these, the result is no tensor
 INDEXINGS = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
-# Operations without a kernel.
-VIEWS = {
-    "_reshape_alias", "_unsafe_view", "alias", "as_strided", "chunk", "detach", "diagonal", "empty", "empty_like",
-    "empty_strided", "expand", "is_pinned", "lift_fresh", "movedim", "narrow", "new_empty", "permute", "resize_",
-    "select", "set_", "slice", "split", "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unfold",
-    "unsafe_split", "unsqueeze", "view",
-}  # fmt: skip
 NO_NUMPY = "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
 
 
@@ -147,8 +141,7 @@ def compute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     kernel = KERNELS.get(name, func)
     outputs = kernel(*inputs, **options)
     if name not in VIEWS:
-        moved = (x for x in [*tree_leaves((inputs, options)), *tree_leaves(outputs)] if isinstance(x, Tensor))
-        record.add_kernel(name, sum(x.numel() * x.element_size() for x in moved))
+        record.add_kernel(name, n_bytes(tree_leaves((inputs, options, outputs))))
     if Tape.current is not None and not func.is_view and name not in ("alias", "detach"):
         Tape.current.add(name, kernel, inputs, options, outputs)
     if name in PLAIN or is_read:
@@ -183,7 +176,7 @@ def _copy_to_device(func: Any, source: GpuTensor, kwargs: Mapping[str, Any]) -> 
     if torch.device(kwargs.get("device") or GPU).type == "cpu":
         _wait("a copy to the CPU")
         return _read(copied)
-    record.add_kernel("_to_copy", source.numel() * source.element_size() + copied.numel() * copied.element_size())
+    record.add_kernel("_to_copy", n_bytes((source, copied)))
     if Tape.current is not None:
         Tape.current.add("_to_copy", func, (source.values,), options, copied)
     return GpuTensor(copied)
