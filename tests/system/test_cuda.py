@@ -18,6 +18,7 @@ from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import search_all
 from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_graphs
+from transduce.model import devices
 from transduce.model.transformer import Transformer
 from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients, update
@@ -79,6 +80,35 @@ def test_bf16_is_near_fp32() -> None:
     batch = batch_of([(5, 7), (3, 2), (9, 9)]).to(GPU)
     fp32, bf16 = (translation_loss(gpu, batch, 0.1, precision).item() for precision in ("fp32", "bf16"))
     assert abs(fp32 - bf16) / fp32 < 0.02
+
+
+def test_a_gradient_in_bf16_equals_that_of_autocast() -> None:
+    """The weights in bf16, K and V in one product, and the mask in the form of the kernel change only roundings."""
+    _, gpu = pair()
+    batches = [batch_of([(5, 7), (3, 2), (9, 9)]), batch_of([(4, 4), (11, 3)])]
+    for batch in batches:
+        translation_loss(gpu, batch.to(GPU), 0.1, "bf16").backward()
+    n_tokens = sum(int(batch.tgt_mask.sum()) for batch in batches)
+    expected = [p.grad / n_tokens for p in gpu.parameters()]
+    Gradients(gpu, TranslationTask(), TrainConfig(precision="bf16"), GPU, print).of(batches, seed=1)
+    largest = max(float(gradient.norm()) for gradient in expected)
+    for (name, parameter), gradient in zip(gpu.named_parameters(), expected, strict=True):
+        norm = largest if name.endswith("w_k.bias") else float(gradient.norm())  # whose exact gradient is 0
+        assert parameter.grad is not None and (parameter.grad - gradient).norm() < 0.02 * norm, name
+
+
+@pytest.mark.skipif(not IS_PRETENDED, reason="counts what the pretended GPU does")
+def test_a_training_step_has_few_casts_and_no_attention_of_cudnn() -> None:
+    from support.pretend_gpu.record import recording
+
+    device = devices.device()
+    _, gpu = pair()
+    gradients = Gradients(gpu, TranslationTask(), TrainConfig(precision="bf16"), device, print)
+    with recording() as record:
+        gradients.of([batch_of([(5, 7), (3, 2), (9, 9)])], seed=1)
+    assert record.attention == {("efficient", True): 4, ("flash", False): 2}
+    assert record.kernels["constant_pad_nd"] == record.kernels["log_"] == 2  # the masks: of encoder and decoder
+    assert record.kernels["_to_copy"] < 60  # and 128 more for the weights of products and their gradients
 
 
 @pytest.mark.skipif(IS_PRETENDED, reason="its memory has no limit")

@@ -63,6 +63,19 @@ def fast_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dr
     return reference_attention(queries, keys, values, mask, dropout)
 
 
+def source_mask(is_real: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the mask (B,1,1,S) of sources whose tokens are real (B,S), as attention reads it for keys in `dtype`.
+
+    The fused kernel of a GPU adds a mask to the scores, and reads rows at multiples of 16 bytes. It would convert any
+    other mask in each layer again.
+    """
+    if not is_real.is_cuda:
+        return is_real[:, None, None, :]
+    width = is_real.size(1)
+    padded = F.pad(is_real.to(dtype), (0, -width % 8)).log_()  # 0 where a token is real, otherwise -inf
+    return padded[:, None, None, :][..., :width]
+
+
 # ---- 3.2.2 Multi-head attention ----------------------------------------------------------------------------------
 
 
@@ -98,7 +111,8 @@ class MultiHeadAttention(nn.Module):
 
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys (B,H,S,K) and values (B,H,S,W) of `memory` (B,S,D), with H = n_kv_heads."""
-        return self._split(self.w_k(memory), self.n_kv_heads), self._split(self.w_v(memory), self.n_kv_heads)
+        keys, values = joint_product(memory, [self.w_k, self.w_v])
+        return self._split(keys, self.n_kv_heads), self._split(values, self.n_kv_heads)
 
     def forward(
         self, x: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = fast_attention
@@ -112,3 +126,13 @@ class MultiHeadAttention(nn.Module):
     @staticmethod
     def _split(x: Tensor, heads: int) -> Tensor:
         return x.unflatten(-1, (heads, -1)).transpose(1, 2)  # (B,S,H*K) -> (B,H,S,K)
+
+
+def joint_product(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor]:
+    """Return the outputs of several linear layers of `x`. On a GPU they are one product, which reads `x` once."""
+    if not x.is_cuda:
+        return [layer(x) for layer in layers]
+    weight = torch.cat([layer.weight for layer in layers])
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    outputs = F.linear(x, weight, torch.cat(biases) if biases else None)
+    return outputs.split([layer.out_features for layer in layers], dim=-1)

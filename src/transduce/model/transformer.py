@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from transduce.config.schema import ModelConfig
 from transduce.config.validation import refuse_impossible
-from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention
+from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention, source_mask
 from transduce.model.dropout import Dropout
 from transduce.model.initialisation import initialise
 from transduce.model.positions import LearnedPositions, SinusoidalPositions
@@ -76,8 +76,13 @@ class Residual(nn.Module):
 
 def _narrow(x: Tensor) -> Tensor:
     """Return `x` in autocast's type of matrix products, so that autocast does not cast it again for each product."""
+    return x.to(_products_dtype(x))
+
+
+def _products_dtype(x: Tensor) -> torch.dtype:
+    """Return autocast's type of matrix products, or the type of `x` without autocast."""
     device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 class EncoderLayer(nn.Module):
@@ -246,7 +251,7 @@ class Transformer(nn.Module):
     def encode(self, src: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
         """Return the memory (B,S,D) of token ids (B,S) with mask (B,S)."""
         x = self._embed(self.src_embedding, src, 0)
-        mask = src_mask[:, None, None, :]  # (B,1,1,S)
+        mask = source_mask(src_mask, _products_dtype(x))
         for layer in self.encoder:
             x = layer(x, mask, attention)
         return self.encoder_norm(x)
@@ -258,7 +263,7 @@ class Transformer(nn.Module):
         the end needs no mask.
         """
         x = self._embed(self.tgt_embedding, tgt_in, 0)
-        masks: tuple[Mask, Mask] = ("causal", src_mask[:, None, None, :])
+        masks: tuple[Mask, Mask] = ("causal", source_mask(src_mask, _products_dtype(x)))
         for layer, cross in zip(self.decoder, self._cross(memory), strict=True):
             x, _ = layer(x, None, cross, masks, (attention, attention))
         return self.decoder_norm(x)

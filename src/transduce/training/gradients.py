@@ -26,6 +26,7 @@ from transduce.errors import is_out_of_memory
 from transduce.model.cpu_backend import faster_products, limit_kept_code
 from transduce.model.devices import in_float64
 from transduce.training import distributed, halves, sharding
+from transduce.training.bf16_weights import bf16_weights
 from transduce.training.task import Task
 
 # ---- the gradient of a step --------------------------------------------------------------------------------------
@@ -84,7 +85,9 @@ class Gradients:
         self.too_large: float = math.inf  # the size of the smallest micro-batch that did not fit
         self.is_sharded = any(sharding.is_sharded(parameter) for parameter in model.parameters())
         limit_kept_code()
-        self.workers = halves.Workers(model, halves.count(model, device))
+        self.bf16_weights = bf16_weights(model, config, device)
+        trained = self.bf16_weights.model if self.bf16_weights else model
+        self.workers = halves.Workers(trained, halves.count(model, device))
 
     def of(self, micro_batches: Sequence[Batch], *, seed: int) -> Gradient:
         """Set .grad of every parameter to the gradient of the mean loss of a target token, and return its figures.
@@ -99,9 +102,12 @@ class Gradients:
         if self.is_sharded:  # each rank must run the model equally often
             empty = [self._empty_batch()] * (self.config.accumulate - len(micro_batches))
             micro_batches = [*micro_batches, *empty]
+        if self.bf16_weights:
+            self.bf16_weights.write()
         loss = None
         with distributed.lost_ranks_raise(), faster_products(self.device):  # other ranks may hold parts of the model
             while loss is None:
+                self.model.zero_grad()
                 self.workers.reset(seed)
                 loss = self._accumulate([*self._fitting(micro_batches)], tgt_tokens)
         with halves.threads(self.workers.threads):
@@ -134,6 +140,8 @@ class Gradients:
         try:
             loss = self.task.loss(model, batch.to(self.device), self.config)
             (loss / tokens).backward()
+            if self.bf16_weights:
+                self.bf16_weights.add_gradients()
             return loss.detach()
         except (MemoryError, RuntimeError) as problem:
             if not is_out_of_memory(problem):

@@ -147,7 +147,7 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, *, has_mask: bool) -> str
     is_half = query.dtype in (torch.bfloat16, torch.float16)
     widths = {x.size(-1) for x in (query, key, value)}
     if is_half and len(widths) == 1 and query.size(-1) <= 256:
-        if query.size(-1) % 8 == 0:
+        if query.size(-1) % 8 == 0 and torch.backends.cuda.cudnn_sdp_enabled():
             return "cudnn"
         if not has_mask:
             return "flash"
@@ -157,7 +157,7 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, *, has_mask: bool) -> str
 
 
 def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
-    """Return a mask as what is added to the scores, in rows of a multiple of 16, as the kernel reads it."""
+    """Return a mask as what is added to the scores, in rows at multiples of 16 bytes, as the kernel reads it."""
     if mask.dtype == torch.bool:
         record.add_mask_conversion()
         mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
@@ -165,7 +165,7 @@ def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
         mask = mask.to(query.dtype)
     if mask.dtype != query.dtype:
         raise RuntimeError(f"Expected attn_mask to be bool or to have the query's dtype, not {mask.dtype}")
-    width = mask.size(-1)
-    if width % 16:
-        mask = F.pad(mask, (0, -width % 16))[..., :width]
+    if any(stride % 8 for stride in mask.stride()[:-1]):
+        width = mask.size(-1)
+        mask = F.pad(mask, (0, 8 - width % 8))[..., :width]
     return mask.expand(*query.shape[:3], key.size(2))
