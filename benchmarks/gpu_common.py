@@ -49,8 +49,9 @@ from support.kernels import Operations  # noqa: E402  must come after the path
 
 from transduce.config.schema import ModelConfig  # noqa: E402
 from transduce.data.batches import Batch, collate  # noqa: E402
+from transduce.model import devices  # noqa: E402
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DEVICE = devices.device() if torch.cuda.is_available() else torch.device("cpu")
 
 
 @dataclass(frozen=True)

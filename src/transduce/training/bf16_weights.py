@@ -24,8 +24,8 @@ class Bf16Weights:
     """A copy of `model`, to compute gradients with. It has all other parameters in common with `model`."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.weights = weights_of_products(model)
-        self.copies = [nn.Parameter(weight.detach().bfloat16(), weight.requires_grad) for weight in self.weights]
+        self.weights: list[Tensor] = [*weights_of_products(model)]
+        self.copies: list[Tensor] = [nn.Parameter(w.detach().bfloat16(), w.requires_grad) for w in self.weights]
         common = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         own = {id(weight): copied for weight, copied in zip(self.weights, self.copies, strict=True)}
         self.model = copy.deepcopy(model, common | own)
@@ -38,21 +38,22 @@ class Bf16Weights:
     @torch.no_grad()
     def add_gradients(self) -> None:
         """Move the gradients of the copy to the weights of the model."""
-        pairs = [(weight, copied) for weight, copied in zip(self.weights, self.copies, strict=True)]
-        pairs = [(weight, copied) for weight, copied in pairs if copied.grad is not None]
+        everything = zip(self.weights, self.copies, strict=True)
+        pairs = [(weight, copied.grad) for weight, copied in everything if copied.grad is not None]
         if not pairs:
             return
         gradients = [torch.empty_like(weight) for weight, _ in pairs]
-        torch._foreach_copy_(gradients, [copied.grad for _, copied in pairs])
+        torch._foreach_copy_(gradients, [gradient for _, gradient in pairs])
         sums: list[tuple[Tensor, Tensor]] = []
-        for (weight, copied), gradient in zip(pairs, gradients, strict=True):
-            copied.grad = None
+        for (weight, _), gradient in zip(pairs, gradients, strict=True):
             if weight.grad is None:
                 weight.grad = gradient
             else:
                 sums.append((weight.grad, gradient))
         if sums:
             torch._foreach_add_([total for total, _ in sums], [gradient for _, gradient in sums])
+        for copied in self.copies:
+            copied.grad = None
 
 
 def bf16_weights(model: nn.Module, config: TrainConfig, device: torch.device) -> Bf16Weights | None:
