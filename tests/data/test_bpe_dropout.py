@@ -4,15 +4,20 @@ import hashlib
 import json
 import random
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
-from support.tokenizer_texts import HOSTILE, in_a_new_process, learn, sentences
+from support.tokenizer_texts import HOSTILE, encode_dropout, in_a_new_process, learn, sentences
+from tokenizers import Tokenizer as Engine
 
-from transduce.data import bpe_dropout
+from transduce.data import word_starts
+from transduce.data.draws import row_keys
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import UNK
+from transduce.data.word_starts import WordStarts
 from transduce.errors import UserError
 
 
@@ -26,64 +31,83 @@ def without_cache(bpe: Tokenizer) -> Tokenizer:
     return Tokenizer.from_json(bpe.to_json())
 
 
-def test_without_drops_the_python_encoder_equals_the_library(bpe: Tokenizer) -> None:
-    """With p = 1e-15 the Python encoder runs, and drops no merge."""
+def test_without_drops_the_ids_stay(bpe: Tokenizer) -> None:
+    """With p = 1e-15 the encoder runs, and drops no merge."""
     chance = random.Random(3)
     lines = [*HOSTILE, *sentences(300, seed=4), *("".join(chance.choices("thedogsr ,", k=40)) for _ in range(500))]
     for line in lines:
-        assert bpe.encode_dropout(line, p=0.0, key="k") == bpe.encode(line)
-        assert bpe.encode_dropout(line, p=1e-15, key="k") == bpe.encode(line)
+        assert encode_dropout(bpe, line, p=0.0, key="k") == bpe.encode(line)
+        assert encode_dropout(bpe, line, p=1e-15, key="k") == bpe.encode(line)
 
 
 def test_dropout_of_every_merge_leaves_characters(bpe: Tokenizer) -> None:
     for line in [*HOSTILE, *sentences(5)]:
-        assert all(len(p) == 1 or p.startswith("<0x") for p in bpe.pieces(bpe.encode_dropout(line, p=1, key="k")))
+        assert all(len(p) == 1 or p.startswith("<0x") for p in bpe.pieces(encode_dropout(bpe, line, p=1, key="k")))
 
 
 def test_dropout_is_lossless(bpe: Tokenizer) -> None:
     lines = HOSTILE + list(sentences(20))
     for i in range(40):
         for line in lines:
-            ids = bpe.encode_dropout(line, p=(0.02, 0.1, 0.5, 1.0)[i % 4], key=f"1:{i}")
+            ids = encode_dropout(bpe, line, p=(0.02, 0.1, 0.5, 1.0)[i % 4], key=f"1:{i}")
             assert bpe.decode(ids) == line
             assert not ids or min(ids) > UNK
 
 
-def test_dropout_is_a_function_of_line_p_and_key(bpe: Tokenizer) -> None:
+def test_dropout_is_a_function_of_ids_p_and_key(bpe: Tokenizer) -> None:
     line = next(sentences(1)) * 4
-    ids = {key: bpe.encode_dropout(line, p=0.3, key=key) for key in map(str, range(30))}
+    ids = {key: encode_dropout(bpe, line, p=0.3, key=key) for key in map(str, range(30))}
     assert len(set(map(tuple, ids.values()))) > 25
     other = without_cache(bpe)
-    assert ids == {key: other.encode_dropout(line, p=0.3, key=key) for key in reversed(list(ids))}
+    assert ids == {key: encode_dropout(other, line, p=0.3, key=key) for key in reversed(list(ids))}
 
 
-def test_the_cache_has_no_effect_on_the_ids(bpe: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [*HOSTILE, *sentences(100)]
+def test_a_row_does_not_depend_on_the_other_rows(bpe: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [np.array(bpe.encode(line), np.uint16) for line in [*HOSTILE, *sentences(100), ""]]
+    keys = row_keys(1, 0, 0, np.arange(len(rows)))
+    together = bpe.drop_merges(rows, p=0.2, keys=keys)
+    monkeypatch.setattr(word_starts, "MOST_RUNS", 1)
+    fresh = without_cache(bpe)
+    for i, row in enumerate(together):
+        (alone,) = fresh.drop_merges(rows[i : i + 1], p=0.2, keys=keys[i : i + 1])
+        assert alone.tolist() == row.tolist()
+    assert not np.array_equal(np.concatenate(together), np.concatenate(rows))
 
-    def encode() -> list[list[int]]:
-        fresh = without_cache(bpe)
-        return [fresh.encode_dropout(line, p=0.2, key=str(i)) for i, line in enumerate(lines)]
 
-    usual = encode()
-    monkeypatch.setattr(bpe_dropout, "MEMO_ENTRIES", 3)
-    assert encode() == usual
-    monkeypatch.setattr(bpe_dropout, "MEMO_LENGTH", 0)
-    assert encode() == usual
+LETTERS = "ab" + "e\u0301" + "\u0301" + "1" + ".," + "▁" + "ő" + "☃" + "  "
+
+
+def test_words_begin_where_the_library_cuts(bpe: Tokenizer) -> None:
+    """Also around marks, characters without a piece, and in words of more than 64 characters."""
+    chance = random.Random(3)
+    texts = ["".join(chance.choices(LETTERS, k=chance.randint(1, 20))) for _ in range(400)]
+    texts += [*HOSTILE, *sentences(50), "a" * 200, "b1" * 80 + "ő" * 70, "." * 65 + "\u0301" + "e" * 70, "12" * 40]
+    engine = Engine.from_str(bpe.to_json())
+    engine.encode_special_tokens = True
+    finder = WordStarts({piece: i for i, piece in enumerate(bpe.vocabulary)}, engine)
+    assert engine.normalizer is not None and engine.pre_tokenizer is not None
+    for text in texts:
+        words = engine.pre_tokenizer.pre_tokenize_str(engine.normalizer.normalize_str(text))
+        ids = [engine.model.tokenize(word) for word, _ in words]
+        row = np.array([token.id for of_word in ids for token in of_word], int)
+        assert row.tolist() == bpe.encode(text)
+        if len(row):
+            assert finder.of(row, np.array([0])).tolist() == np.cumsum([0, *map(len, ids[:-1])]).tolist()
 
 
 DROPOUT = """
 import hashlib, sys
-from support.tokenizer_texts import sentences
+from support.tokenizer_texts import encode_dropout, sentences
 from transduce.data.tokenizer import Tokenizer
 tokenizer = Tokenizer.load(sys.argv[1])
-ids = [tokenizer.encode_dropout(line, p=0.1, key=f"7:{i}") for i, line in enumerate(sentences(200))]
+ids = [encode_dropout(tokenizer, line, p=0.1, key=f"7:{i}") for i, line in enumerate(sentences(200))]
 print(hashlib.sha256(repr(ids).encode()).hexdigest())
 """
 
 
 def test_dropout_is_the_same_in_another_process(bpe: Tokenizer, tmp_path: Path) -> None:
     bpe.save(tmp_path / "tokenizer.json")
-    ids = [bpe.encode_dropout(line, p=0.1, key=f"7:{i}") for i, line in enumerate(sentences(200))]
+    ids = [encode_dropout(bpe, line, p=0.1, key=f"7:{i}") for i, line in enumerate(sentences(200))]
     expected = hashlib.sha256(repr(ids).encode()).hexdigest()
     for seed in ("1", "2"):
         assert in_a_new_process(DROPOUT, str(tmp_path / "tokenizer.json"), PYTHONHASHSEED=seed) == expected
@@ -107,7 +131,8 @@ def test_dropout_is_distributed_as_in_the_paper(bpe: Tokenizer, p: float) -> Non
     chance, runs = random.Random(5), 4000
     for word in ("Kindergarten", "running", "springt"):
         book = [tuple(algorithm_1(list("▁" + word), merges, p, chance)) for _ in range(runs)]
-        ours = [tuple(bpe.pieces(bpe.encode_dropout(word, p=p, key=str(i)))) for i in range(runs)]
+        rows = bpe.drop_merges([np.array(bpe.encode(word))] * runs, p=p, keys=row_keys(1, 0, 0, np.arange(runs)))
+        ours = [tuple(bpe.pieces(row.tolist())) for row in rows]
         usual = tuple(bpe.pieces(bpe.encode(word)))
         measures: list[Callable[[tuple[str, ...]], float]] = [
             len,
@@ -115,6 +140,8 @@ def test_dropout_is_distributed_as_in_the_paper(bpe: Tokenizer, p: float) -> Non
             lambda pieces: len(pieces[0]),
             lambda pieces, usual=usual: pieces == usual,
         ]
+        for frequent, _ in Counter(book).most_common(12):
+            measures.append(lambda pieces, frequent=frequent: pieces == frequent)
         for measure in measures:
             a, b = list(map(measure, book)), list(map(measure, ours))
             error = ((statistics.variance(a) + statistics.variance(b)) / runs) ** 0.5
@@ -124,10 +151,10 @@ def test_dropout_is_distributed_as_in_the_paper(bpe: Tokenizer, p: float) -> Non
 @pytest.mark.parametrize("p", [-0.1, 1.1, float("nan"), float("inf")])
 def test_an_invalid_probability_is_refused(bpe: Tokenizer, p: float) -> None:
     with pytest.raises(UserError, match="expected 0 to 1"):
-        bpe.encode_dropout("a", p=p, key="k")
+        encode_dropout(bpe, "a", p=p, key="k")
 
 
 def test_word_pieces_have_no_merges_to_drop() -> None:
     tokenizer = Tokenizer.learn(sentences(50), kind="wordpiece", vocab_size=600)
     with pytest.raises(UserError, match="data.bpe_dropout=0.1: expected 0, because"):
-        tokenizer.encode_dropout("a", p=0.1, key="k")
+        encode_dropout(tokenizer, "a", p=0.1, key="k")

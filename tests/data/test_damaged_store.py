@@ -74,6 +74,6 @@ def test_a_read_checks_only_its_own_blocks(tmp_path: Path, tokenizer: Tokenizer)
     content = bytearray(store.files[0].path.read_bytes())
     content[int(store.files[0].offsets[1]) + 5] ^= 1
     store.files[0].path.write_bytes(content)
-    assert store.read(np.array([BLOCK_PAIRS - 1]))[0].line(0) == PAIRS[BLOCK_PAIRS - 1][0]
+    assert store.read(np.array([BLOCK_PAIRS - 1]))[0][0].tolist() == tokenizer.encode(PAIRS[BLOCK_PAIRS - 1][0])
     with pytest.raises(DamagedTokenFile, match="block 1"):
         store.read(np.array([BLOCK_PAIRS]))

@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.tokenizer_texts import encode_dropout
 
 from transduce.data.symbols import SubwordsAndSymbols
 from transduce.data.tokenizer import Tokenizer
@@ -28,14 +29,14 @@ def test_each_word_is_one_token_and_rare_words_share_classes() -> None:
 
 def test_dropout_gives_words_the_ids_of_their_classes() -> None:
     line = " ".join(["the hearing cat aaing"] * 500)
-    plain, dropped = WORDS.encode(line), WORDS.encode_dropout(line, p=0.2, key="1:0:7")
+    plain, dropped = WORDS.encode(line), encode_dropout(WORDS, line, p=0.2, key="1:0:7")
     changed = [(old, new) for old, new in zip(plain, dropped, strict=True) if old != new]
     hearing, class_of_hearing = WORDS.encode("hearing zzzing")
     assert {new for old, new in changed if old == hearing} == {class_of_hearing}
     assert WORDS.encode("aaing")[0] not in {old for old, _ in changed}  # it has no separate id
     assert sum(old == hearing for old, _ in changed) == pytest.approx(100, abs=40)  # of 500, four standard deviations
-    assert WORDS.encode_dropout(line, p=0.2, key="1:0:7") == dropped != WORDS.encode_dropout(line, p=0.2, key="1:1:7")
-    assert WORDS.encode_dropout(line, p=0, key="1:0:7") == plain
+    assert encode_dropout(WORDS, line, p=0.2, key="1:0:7") == dropped != encode_dropout(WORDS, line, p=0.2, key="1:1:7")
+    assert encode_dropout(WORDS, line, p=0, key="1:0:7") == plain
 
 
 @given(st.text())

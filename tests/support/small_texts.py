@@ -42,7 +42,8 @@ def open_one(folder: Path, texts: tuple[Path, Path], tokenizer: Tokenizer) -> To
 
 def contents(store: TokenStore) -> list[tuple[list[int], list[int]]]:
     """Return the ids of all pairs of a store."""
-    return [(pair.ids[0].tolist(), pair.ids[1].tolist()) for pair in store.read(np.arange(len(store)))]
+    src, tgt = store.read(np.arange(len(store)))
+    return [(a.tolist(), b.tolist()) for a, b in zip(src, tgt, strict=True)]
 
 
 def read_one(store: TokenStore, pair: int) -> tuple[list[int], list[int], tuple[int, ...]]:

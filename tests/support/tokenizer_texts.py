@@ -6,13 +6,23 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 from tokenizers.normalizers import NFC
 
 from transduce.data.subwords import MAX_WORD
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import CONTROLS, UNK, TokenizerLike
+
+
+def encode_dropout(tokenizer: TokenizerLike, line: str, *, p: float, key: str) -> list[int]:
+    """Return the ids of a line under BPE-dropout. key: any text."""
+    keys = np.frombuffer(sha256(key.encode()).digest()[:8], np.uint64)
+    (row,) = tokenizer.drop_merges([np.array(tokenizer.encode(line), int)], p=p, keys=keys)
+    return row.tolist()
+
 
 FIXED = {"bpe": 4 + 256, "wordpiece": 4 + 2 * 256}
 VOCAB_SIZE = {"bpe": 600, "wordpiece": 900}

@@ -109,8 +109,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 def pairs_of(store: TokenStore) -> list[object]:
-    pairs = store.read(np.arange(len(store)))
-    return [([side.tolist() for side in pair.ids], pair.line(0), pair.line(1)) for pair in pairs]
+    return [[row.tolist() for row in side] for side in store.read(np.arange(len(store)))]
 
 
 def files_in(folder: Path) -> list[Path]:

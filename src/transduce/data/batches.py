@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from transduce.config.schema import DataConfig
-from transduce.data.token_file import TOO_LONG, EncodedPair
-from transduce.data.token_store import LINES_IN_MESSAGE, SIDES, TokenStore
+from transduce.data.draws import row_keys
+from transduce.data.token_file import TOO_LONG
+from transduce.data.token_store import LINES_IN_MESSAGE, TokenStore
 from transduce.data.vocabulary import BOS, EOS, PAD, TokenizerLike
 from transduce.errors import UserError
 
@@ -209,7 +210,7 @@ def indices_of(mask: Tensor) -> Tensor:
     return mask.flatten().nonzero()[:, 0]
 
 
-GROWTH = 3  # BPE-dropout with probability p lengthens text by about 2.8 p (docs/log); plans leave room for it
+GROWTH = 3  # BPE-dropout with probability p lengthens text by 2.2 p to 2.8 p (docs/log); plans leave room for it
 
 
 @dataclass(frozen=True)
@@ -226,7 +227,11 @@ class Batches:
 
     Each item holds the micro-batches of one optimizer step for one rank, and the position after the step. The pairs of
     a step are dealt in turn, first to the ranks, then to the micro-batches of each rank. So all ranks together get the
-    pairs that a single rank would get. With more ranks than pairs, the last ranks get none.
+    pairs that a single rank would get. A rank reads only its own pairs. With more ranks than pairs, the last ranks get
+    none.
+
+    Each pair of a step has an equal part of the room that its plan leaves for BPE-dropout. A rank whose pairs need more
+    keeps the merges of its last pairs. So the tokens of a step stay within the budget for any number of ranks.
 
     share: the rank, and the number of its micro-batches. collate: makes the batch of a task from rows of ids. Raises
     UserError if `config` leaves no pair to train on.
@@ -293,11 +298,9 @@ class Batches:
         """
         if self._newest_plan is None or self._newest_plan[0] != epoch:
             self._newest_plan = None  # release its memory before the next plan is made
-            growth = 0 if self.config.source_tokens == "words" else GROWTH * self.config.bpe_dropout
-            budget = int(self.config.batch_tokens / (1 + growth))
             generator = np.random.default_rng([self.seed, epoch])
             keys = self._keys(epoch, generator)
-            self._newest_plan = epoch, plan(keys, self._sort_keys, batch_tokens=budget, generator=generator)
+            self._newest_plan = epoch, plan(keys, self._sort_keys, batch_tokens=self._budget, generator=generator)
         return self._newest_plan[1]
 
     def where(self, pairs: np.ndarray, limit: int = LINES_IN_MESSAGE) -> str:
@@ -331,34 +334,40 @@ class Batches:
         return keys[:size]
 
     def _step(self, pairs: np.ndarray, epoch: int) -> list[Batch]:
-        """Return this rank's micro-batches of one step. Of n parts, part p has the pairs p, p + n, p + 2 n, ..."""
-        rows = self.store.read(pairs)
-        src, tgt = (self._rows(side, pairs, rows, epoch) for side in (0, 1))
-        parts = self.share.ranks * self.share.accumulate
-        own_parts = range(self.share.rank, min(parts, len(pairs)), self.share.ranks)
-        key = self.seed, epoch
-        return [self._collate(src[part::parts], tgt[part::parts], pairs[part::parts], key) for part in own_parts]
+        """Return this rank's micro-batches of one step. It reads no pair of another rank."""
+        own = pairs[self.share.rank :: self.share.ranks]
+        if not len(own):
+            return []
+        src, tgt = self.store.read(own)
+        if self.config.bpe_dropout:
+            room = (self.config.batch_tokens - self._budget) * len(own) // len(pairs)
+            src = self._drop_merges(0, src, own, epoch, room)
+            tgt = self._drop_merges(1, tgt, own, epoch, room)
+        n = min(self.share.accumulate, len(own))
+        return [self._collate(src[i::n], tgt[i::n], own[i::n], (self.seed, epoch)) for i in range(n)]
 
-    def _rows(self, side: int, numbers: np.ndarray, pairs: list[EncodedPair], epoch: int) -> list[np.ndarray]:
-        """Return the ids of one side. The last pairs are encoded without BPE-dropout if it exceeds the token budget."""
-        plain = [pair.ids[side] for pair in pairs]
-        if not self.config.bpe_dropout:
-            return plain
-        rows = [self._drop_merges(side, number, pair, epoch) for number, pair in zip(numbers, pairs, strict=True)]
-        excess = sum(len(row) + 1 for row in rows) - self.config.batch_tokens
-        for i in reversed(range(len(rows))):
-            if excess <= 0:
-                break
-            excess -= len(rows[i]) - len(plain[i])
-            rows[i] = plain[i]
-        return rows
+    @property
+    def _budget(self) -> int:
+        """The tokens of a batch on each side before BPE-dropout."""
+        growth = 0 if self.config.source_tokens == "words" else GROWTH * self.config.bpe_dropout
+        return int(self.config.batch_tokens / (1 + growth))
 
-    def _drop_merges(self, side: int, number: int, pair: EncodedPair, epoch: int) -> np.ndarray:
-        """Return one side of a pair, encoded with BPE-dropout, or without it if the result exceeds data.max_tokens."""
-        key = f"{self.seed}:{epoch}:{number}:{SIDES[side]}"
+    def _drop_merges(
+        self, side: int, rows: list[np.ndarray], pairs: np.ndarray, epoch: int, room: int
+    ) -> list[np.ndarray]:
+        """Return the ids of one side under BPE-dropout.
+
+        A row that would exceed data.max_tokens keeps its merges. So do the last rows, if together the rows would grow
+        by more than `room` tokens.
+        """
         tokenizer = self.tokenizer.target if side else self.tokenizer
-        ids = tokenizer.encode_dropout(pair.line(side), p=self.config.bpe_dropout, key=key)
-        return np.asarray(ids) if len(ids) < self.config.max_tokens else pair.ids[side]
+        keys = row_keys(self.seed, epoch, side, pairs)
+        longest = self.config.max_tokens - 1
+        dropped = tokenizer.drop_merges(rows, p=self.config.bpe_dropout, keys=keys)
+        dropped = [new if len(new) <= longest else row for new, row in zip(dropped, rows, strict=True)]
+        growth = np.array([len(new) - len(row) for new, row in zip(dropped, rows, strict=True)])
+        n = int((np.maximum.accumulate(growth.cumsum()) <= room).sum())
+        return dropped[:n] + rows[n:]
 
 
 def _counts(weight: float, seed: int, epoch: int, first: int, pairs: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ The labels come from the training text, sorted. White space before and after a l
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 from tokenizers import Tokenizer as Engine
 
 from transduce.console import printable
@@ -105,11 +106,9 @@ class TextAndLabels(TokenizerLike):
         encodings = encode_texts(self._engine, lines, self._n_rows, WHERE)
         return [[] if is_blank(line) else encoding.ids for line, encoding in zip(lines, encodings, strict=True)]
 
-    def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
-        """Return `encode(line)` for p = 0. Raises UserError for another `p`: the encoder knows no other tokens."""
-        if p:
-            raise UserError(f"data.bpe_dropout={p}: expected 0 with labels")
-        return self.encode(line)
+    def drop_merges(self, rows: Sequence[np.ndarray], *, p: float, keys: np.ndarray) -> list[np.ndarray]:
+        """Raise UserError: the encoder knows no other tokens."""
+        raise UserError(f"data.bpe_dropout={p}: expected 0 with labels")
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids of this side."""

@@ -10,6 +10,8 @@ The target uses the first ids only, so the model's softmax is as small as the se
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
+import numpy as np
+
 from transduce.data.vocabulary import CONTROLS, UNK, TokenizerLike, are_different_texts, fields_of, json_of
 from transduce.data.words import words_of
 from transduce.errors import UserError
@@ -78,11 +80,12 @@ class SubwordsAndSymbols(TokenizerLike):
             return [[self._ids.get(word, UNK) for word in words_of(line)] for line in lines]
         return [self._moved(ids) for ids in self._source.encode_batch(lines)]
 
-    def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
-        """Return the ids of a line under BPE-dropout, which changes no symbol."""
+    def drop_merges(self, rows: Sequence[np.ndarray], *, p: float, keys: np.ndarray) -> list[np.ndarray]:
+        """Return rows of ids of this side under BPE-dropout, which changes no symbol."""
         if self.side == "target":
-            return self.encode(line)
-        return self._moved(self._source.encode_dropout(line, p=p, key=key))
+            return [*rows]
+        own = [np.array(self._moved(row.tolist(), -1), int) for row in rows]
+        return [np.array(self._moved(row.tolist()), int) for row in self._source.drop_merges(own, p=p, keys=keys)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return symbols with spaces between them, and pieces of the source as text. Control ids are left out."""

@@ -26,7 +26,6 @@ import queue
 import threading
 import unicodedata
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import zip_longest
 from typing import IO, TypeVar
 
@@ -219,20 +218,6 @@ def spanned_lines(path: StrPath, begin: int, end: int, *, first: int) -> Iterato
             start = position + (len(codecs.BOM_UTF8) if number == 1 and raw.startswith(codecs.BOM_UTF8) else 0)
             yield start, start + len(_trim(raw, number == 1)), decode_line(raw, where, number)
             position += len(raw)
-
-
-def read_span(path: StrPath, begin: int, end: int) -> str:
-    """Return the text of the bytes `begin` to `end` of a file, a span that `spanned_lines` yielded.
-
-    Raises UserError if the bytes are no longer one line.
-    """
-    with open_file(path) as file:
-        file.seek(begin)
-        raw = file.read(end - begin)
-    if len(raw) == end - begin and b"\n" not in raw:
-        with suppress(UnicodeDecodeError):
-            return raw.decode()
-    raise changed(path, f"it has no line from byte {begin} to {end}")
 
 
 def changed(path: StrPath, difference: str) -> UserError:

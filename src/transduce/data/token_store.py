@@ -22,7 +22,7 @@ import numpy as np
 from transduce.data import text
 from transduce.data.corpora import Corpus, hidden_modes, plain_files
 from transduce.data.disk import check_room
-from transduce.data.token_file import EncodedPair, TokenFile, close_token_files, open_token_file
+from transduce.data.token_file import BLOCK_PAIRS, Rows, TokenFile, close_token_files, open_token_file, rows_of
 from transduce.data.tokenize_corpus import CorpusScan, plan_jobs, run_jobs, scan_corpora
 from transduce.data.vocabulary import TokenizerLike
 
@@ -51,21 +51,18 @@ class TokenStore:
         """True if both sides of each pair are the same line, as in the text of a language model."""
         return all(corpus.is_one_text for corpus in self.corpora)
 
-    def read(self, pairs: np.ndarray) -> list[EncodedPair]:
-        """Return the pairs with these numbers, in this order. Reads each token file once.
+    def read(self, pairs: np.ndarray) -> Rows:
+        """Return the ids of the pairs with these numbers, in this order. Reads each block once.
 
         Raises DamagedTokenFile if a checksum differs.
         """
-        members: dict[int, list[int]] = {}
         indices, numbers = self._locate(pairs)
-        for member, index in enumerate(indices.tolist()):
-            members.setdefault(index, []).append(member)
-        rows = {
-            member: pair
-            for index, group in members.items()
-            for member, pair in zip(group, self.files[index].read(numbers[group].tolist()), strict=True)
-        }
-        return [rows[member] for member in range(len(pairs))]
+        keys = indices << 32 | numbers // BLOCK_PAIRS
+        different, members = np.unique(keys, return_inverse=True)
+        places = [(self.files[key >> 32], key & (1 << 32) - 1) for key in different.tolist()]
+        blocks = [file.block(number) for file, number in places]
+        sizes = [file.block_size(number) for file, number in places]
+        return rows_of(blocks, sizes, members, numbers % BLOCK_PAIRS, self.files[0].contents.token_bytes)
 
     def lengths(self) -> Iterator[tuple[int, np.ndarray, float]]:
         """Yield, for each token file: the number of its first pair, its lengths uint16 (n,2), the weight of its corpus.

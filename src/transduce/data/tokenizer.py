@@ -28,8 +28,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from transduce.data import labels, sentencepiece_pair, symbols, words
-from transduce.data.bpe_dropout import BpeDropout, Draws
+from transduce.data.bpe_dropout import BpeDropout
 from transduce.data.labels import TextAndLabels
 from transduce.data.sentencepiece_pair import SentencePieces
 from transduce.data.subwords import KINDS, bytes_of_letters, document_of, engine_of, fixed_pieces, parts_of, trainer_of
@@ -121,20 +123,17 @@ class Tokenizer(TokenizerLike):
         encodings = self._engine.encode_batch_fast([text for _, text in parts], add_special_tokens=False)
         return [self._with_tag(tag, encoding.ids) for (tag, _), encoding in zip(parts, encodings, strict=True)]
 
-    def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
-        """Return the ids of a line under BPE-dropout: each step drops each merge with probability `p`.
+    def drop_merges(self, rows: Sequence[np.ndarray], *, p: float, keys: np.ndarray) -> list[np.ndarray]:
+        """Return rows of ids under BPE-dropout: each step drops each merge with probability `p`.
 
-        The result depends only on (line, p, key), in any process. p = 0 gives `encode(line)`, and p = 1 single
-        characters. Raises UserError for word pieces.
+        A row depends only on its ids, `p` and its key, in any process. p = 1 gives single characters. Raises UserError
+        for word pieces.
         """
         if self.kind != "bpe":
-            return super().encode_dropout(line, p=p, key=key)
+            return super().drop_merges(rows, p=p, keys=keys)
         if not 0 <= p <= 1:
             raise UserError(f"data.bpe_dropout={p}: expected 0 to 1")
-        if p == 0:
-            return self.encode(line)
-        tag, text = self.split_tag(check_text(line))
-        return self._with_tag(tag, self._dropout.encode(text, Draws(p, key)))
+        return self._dropout.encode(rows, p, keys) if p else [*rows]
 
     def _with_tag(self, tag: str, ids: list[int]) -> list[int]:
         """Return the ids of a line from its tag, "" for none, and the ids of the rest."""

@@ -9,6 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Self, TypeGuard
 
+import numpy as np
+
 from transduce.errors import UserError
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
@@ -51,10 +53,10 @@ class TokenizerLike(ABC):
     def encode_batch(self, lines: Sequence[str]) -> list[list[int]]:
         """Return `encode(line)` for each line."""
 
-    def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
-        """Return the ids of a line under BPE-dropout with probability `p`: a function of (line, p, key).
+    def drop_merges(self, rows: Sequence[np.ndarray], *, p: float, keys: np.ndarray) -> list[np.ndarray]:
+        """Return rows of ids of this side under BPE-dropout with probability `p`: each a function of ids, p and key.
 
-        Raises UserError for a tokenizer without merges to drop.
+        keys: uint64, one for each row (see `transduce.data.draws`). Raises UserError for a tokenizer without merges.
         """
         raise UserError(f"data.bpe_dropout={p}: expected 0, because the tokenizer is {self.kind} and not bpe")
 

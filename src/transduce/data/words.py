@@ -13,8 +13,11 @@ the first of its classes that the vocabulary has: with three last letters, with 
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
-from transduce.data.bpe_dropout import Draws
+import numpy as np
+
+from transduce.data.draws import token_keys, uniform
 from transduce.data.vocabulary import CONTROLS, UNK, TokenizerLike, are_different_texts, fields_of, json_of
 from transduce.errors import UserError
 
@@ -84,16 +87,26 @@ class Words(TokenizerLike):
     def _class_id(self, word: str) -> int:
         return next((self._ids[name] for name in classes_of(word) if name in self._ids), UNK)
 
-    def encode_dropout(self, line: str, *, p: float, key: str) -> list[int]:
-        """Return the ids of a line in which each word, with probability `p`, has the id of its class.
+    def drop_merges(self, rows: Sequence[np.ndarray], *, p: float, keys: np.ndarray) -> list[np.ndarray]:
+        """Return rows of ids in which each word, with probability `p`, has the id of its class.
 
-        The result is a function of (line, p, key). So the classes of unknown words are learned
-        from all words and not from rare ones alone.
+        A row is a function of its ids, `p` and its key. So the classes of unknown words are learned from all words and
+        not from rare ones alone.
         """
-        if p == 0:
-            return self.encode(line)
-        draws = Draws(p, key)
-        return [self._class_id(word) if draws() else self._id(word) for word in words_of(line)]
+        lengths = np.array([len(row) for row in rows])
+        ids = np.concatenate(rows)
+        dropped = np.where(uniform(token_keys(keys, lengths)) < p, self._class_ids[ids], ids)
+        return np.split(dropped, lengths.cumsum()[:-1])
+
+    @cached_property
+    def _class_ids(self) -> np.ndarray:
+        """The id of the class of each token; of a class its own id."""
+        return np.array(
+            [
+                i if i < len(CONTROLS) or " " in token else self._class_id(token)
+                for i, token in enumerate(self.vocabulary)
+            ]
+        )
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the words and classes with spaces between them. Control ids are left out."""

@@ -69,12 +69,12 @@ SAMPLE = 1_000  # pairs
 def split_characters(batches: Batches, *, is_from_model: bool) -> list[str]:
     """Return a line for each side whose characters the tokenizer splits into bytes, as those of another script."""
     store, tokenizer = batches.store, batches.tokenizer
-    pairs = store.read(np.linspace(0, len(store) - 1, min(SAMPLE, len(store)), dtype=np.int64))
+    sides = store.read(np.linspace(0, len(store) - 1, min(SAMPLE, len(store)), dtype=np.int64))
     remedy = "train without --from" if is_from_model else "give a larger data.vocab_size"
     lines = []
     for side, name in enumerate(("training text",) if store.is_one_text else ("source text", "target text")):
         parts = parts_of_characters(tokenizer.target if side else tokenizer)
-        ids = np.concatenate([pair.ids[side] for pair in pairs])
+        ids = np.concatenate(sides[side])
         share = float(np.isin(ids, parts).mean()) if len(ids) else 0.0
         if share > MOST_BYTES:
             lines.append(
@@ -97,7 +97,7 @@ def tags(batches: Batches, valid: TagCount, valid_name: str, *, is_from_model: b
         return []
     remedy = "put one before each line, or leave data.tags out"
     pairs = np.linspace(0, len(store) - 1, min(MOST_TAGGED, len(store)), dtype=np.int64)
-    sources = [pair.ids[0] for pair in store.read(pairs)]
+    sources, _ = store.read(pairs)
     first_ids = np.array([ids[0] if len(ids) else PAD for ids in sources])
     ids = {tag: tokenizer.vocabulary.index(tag) for tag in tokenizer.tags}
     untagged = pairs[~np.isin(first_ids, [PAD, *ids.values()])]

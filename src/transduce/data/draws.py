@@ -1,0 +1,39 @@
+"""Random draws that are functions of a key, for arrays of keys at once.
+
+The generator is SplitMix64 (Steele, Lea and Flood 2014): draw i of a key is a hash of the key plus i times a constant.
+"""
+
+import numpy as np
+
+STEP = np.uint64(0x9E3779B97F4A7C15)
+NEVER = 1 << 40  # a gap longer than any text
+
+
+def row_keys(seed: int, epoch: int, side: int, pairs: np.ndarray) -> np.ndarray:
+    """Return the keys of one side of pairs: 0 source, 1 target. pairs: their numbers in a store."""
+    first = np.random.SeedSequence([seed, epoch, side]).generate_state(1, np.uint64)
+    return _hash(first + pairs.astype(np.uint64) * STEP)
+
+
+def token_keys(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the keys of all tokens of some rows, from the keys and the lengths of the rows."""
+    places = np.arange(lengths.sum()) - np.repeat(lengths.cumsum() - lengths, lengths)
+    return _hash(np.repeat(rows, lengths) + places.astype(np.uint64) * STEP)
+
+
+def uniform(keys: np.ndarray, number: np.ndarray | int = 0) -> np.ndarray:
+    """Return draw `number` of each key, uniform in [0, 1)."""
+    return (_hash(keys + np.uint64(number) * STEP) >> np.uint64(11)) * 2.0**-53
+
+
+def gaps(keys: np.ndarray, p: float, number: np.ndarray | int = 0) -> np.ndarray:
+    """Return how often a coin that is True with probability `p` is False before it is True, int64."""
+    if p == 1:
+        return np.zeros(len(keys), np.int64)
+    return np.minimum(np.log1p(-uniform(keys, number)) / np.log1p(-p), NEVER).astype(np.int64)
+
+
+def _hash(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
