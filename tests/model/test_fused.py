@@ -1,11 +1,10 @@
 """Functions that a GPU computes in few kernels. Here a CPU is taken for a GPU."""
 
 import logging
-import shutil
-import sys
 
 import pytest
 import torch
+from support.fused import compile_on_cpu, needs_compiler
 from torch import Tensor
 
 from transduce.model import fused as module
@@ -17,9 +16,8 @@ def scaled(x: Tensor, factor: float) -> Tensor:
 
 
 @pytest.fixture(autouse=True)
-def a_cpu_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "DEVICES", {"cpu"})
-    monkeypatch.setattr(module, "_notices", [])
+def notices(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    return compile_on_cpu(monkeypatch)
 
 
 def refuse(problem: Exception, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
@@ -31,7 +29,6 @@ def refuse(problem: Exception, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
         raise problem
 
     monkeypatch.setattr(torch, "compile", lambda function, **_: compiled)
-    module._compiled.cache_clear()
     return calls
 
 
@@ -59,19 +56,18 @@ def test_lack_of_memory_is_no_failure_of_the_compiler(monkeypatch: pytest.Monkey
     assert len(calls) == 2
 
 
-def test_a_mistake_in_the_arguments_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_in_the_arguments_is_raised(notices: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     refuse(RuntimeError("failed in the compiler"), monkeypatch)
     with pytest.raises(TypeError):
         fused(scaled)(torch.ones(2), None)  # pyright: ignore[reportArgumentType]
-    assert not module._notices
+    assert not notices
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not sys.platform.startswith("linux") or shutil.which("g++") is None, reason="needs g++")
-def test_the_compiled_function_equals_the_function() -> None:
-    module._compiled.cache_clear()
+@needs_compiler
+def test_the_compiled_function_equals_the_function(notices: list[str]) -> None:
     function = fused(scaled)
     for rows in (5, 6, 7):
         x = torch.randn(rows, 3, generator=torch.Generator().manual_seed(rows))
         assert function(x, 2.0).equal(scaled(x, 2.0))
-    assert not module._notices
+    assert not notices

@@ -19,10 +19,11 @@ from transduce.decoding.batched_search import search_all
 from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_graphs
 from transduce.model import devices
+from transduce.model.fused import fused
 from transduce.model.transformer import Transformer
 from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients, update
-from transduce.training.loss import projected_rdrop
+from transduce.training.loss import _loss_of_logits, projected_rdrop
 from transduce.training.optimizer import adam
 from transduce.training.sharding import gather_on_leader
 from transduce.training.task import translation_loss
@@ -73,6 +74,38 @@ def test_rdrop_equals_the_cpu() -> None:
         results.append([loss, cross_entropy, *torch.autograd.grad(loss, inputs)])
     for cpu, gpu in zip(*results, strict=True):
         torch.testing.assert_close(gpu.cpu(), cpu, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("alpha", [0.0, 3.0])
+@pytest.mark.parametrize("has_options", [False, True])
+def test_the_fused_loss_equals_the_cpu(has_options: bool, alpha: float, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(8, 1_000, generator=generator).to(dtype)
+    targets = torch.randint(1_000, (4, 1), generator=generator).repeat_interleave(2, 0)
+    bias, factors = (torch.rand(*shape, generator=generator) if has_options else None for shape in ((1_000,), (8, 1)))
+    results = []
+    for device in ("cpu", "cuda"):
+        x, y, b, f = (None if tensor is None else tensor.to(device) for tensor in (logits, targets, bias, factors))
+        results.append(_loss_of_logits(x.clone(), y, 0.1, b, f, alpha))  # pyright: ignore[reportOptionalMemberAccess]
+    for cpu, gpu in zip(*results, strict=True):
+        if cpu is not None:
+            torch.testing.assert_close(gpu.cpu(), cpu, rtol=2**-7 if cpu.dtype == torch.bfloat16 else 1e-4, atol=1e-5)
+
+
+def test_a_fused_function_has_a_gradient() -> None:
+    @fused
+    def scaled(x: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+        return (x * factors).relu()
+
+    x, factors, upstream = (torch.randn(5, 4, generator=torch.Generator().manual_seed(seed)) for seed in range(3))
+    results = []
+    for device in ("cpu", "cuda"):
+        inputs = [tensor.to(device).requires_grad_() for tensor in (x, factors)]
+        y = scaled(*inputs)
+        results.append([y, *torch.autograd.grad(y, inputs, upstream.to(device))])
+    for cpu, gpu in zip(*results, strict=True):
+        torch.testing.assert_close(gpu.cpu(), cpu)
 
 
 def test_bf16_is_near_fp32() -> None:

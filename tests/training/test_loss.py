@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from support import reference
+from support.fused import compile_on_cpu, needs_compiler
 from torch import Tensor
 from torch.nn import functional as F
 from torch.testing import assert_close
@@ -200,6 +201,41 @@ def test_bf16_differs_by_less_than_half_a_percent() -> None:
     assert all(x.dtype == torch.float32 for x in results[1])
     for exact, rounded in zip(*results, strict=True):
         assert 0 < ((exact - rounded).norm() / exact.norm()).item() < 5e-3
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("dtype", "has_bias", "has_factors", "alpha"),
+    [
+        (torch.bfloat16, False, False, 0.0),
+        (torch.bfloat16, True, False, 3.0),
+        (torch.float32, True, True, 0.0),
+        (torch.float32, False, False, 3.0),
+    ],
+)
+def test_the_compiled_loss_equals_the_plain_one(
+    dtype: torch.dtype, has_bias: bool, has_factors: bool, alpha: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiled code adds the probability of the target in another way. Both are near the result in float64."""
+    plain = loss._loss_of_logits.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
+    notices = compile_on_cpu(monkeypatch)
+    for rows in (6, 4):  # the last chunk of a batch is smaller
+        logits = (3 * random(rows, V)).detach().to(dtype)
+        targets = targets_of(rows // 2).repeat_interleave(2)[:, None]
+        bias = random(V, seed=5).detach() if has_bias else None
+        factors = random(rows, 1, seed=6).detach() if has_factors else None
+        options = [None if x is None else x.double() for x in (bias, factors)]
+        expected = plain(logits.double(), targets, 0.1, *options, alpha)
+        for function in (plain, loss._loss_of_logits):
+            values = function(logits.clone(), targets, 0.1, bias, factors, alpha)
+            assert values.grad.dtype == dtype
+            for name, actual, exact in zip(values._fields, values, expected, strict=True):
+                assert (actual is None) == (exact is None)
+                if exact is not None:
+                    rtol = 2**-8 if name == "grad" and dtype == torch.bfloat16 else 1e-5
+                    assert_close(actual.double(), exact, rtol=rtol, atol=2e-6)
+    assert not notices
 
 
 # ---- log-probabilities, for evaluation ---------------------------------------------------------------------------

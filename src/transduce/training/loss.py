@@ -1,11 +1,13 @@
 """The training loss: cross entropy with label smoothing (§5.4), and R-Drop, which came after the paper."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from transduce.model.fused import fused
 
 
 def label_smoothed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -40,8 +42,8 @@ def projected_cross_entropy(
     sum, (N,), without a gradient; None: 1.
 
     The logits of a whole batch would be the largest tensor of a training step by far. So the forward pass computes the
-    loss and its gradients together, a few hundred rows at a time. Under autocast to bf16 the products are in bf16 and
-    the softmax is in fp32.
+    loss and its gradients together, a few hundred rows at a time, on a GPU a few thousand. Under autocast to bf16 the
+    products are in bf16, and so are the logits and their gradient. The softmax is in fp32.
     """
     dtype = _products_dtype(hidden)
     return _ProjectedLoss.apply(hidden, projection, bias, targets, label_smoothing, 0.0, dtype, weights)[0]
@@ -73,7 +75,9 @@ def _products_dtype(hidden: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
 
-CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 256 << 20}  # fp32 logits that fit into a CPU's cache, or keep a GPU busy
+# Logits at a time, in fp32: what fits into a CPU's cache; on a GPU also the memory of the logits and their gradient in
+# bf16. Each chunk moves the projection (37,000 x 512) and its gradient: 0.3 GB.
+CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 512 << 20}
 
 
 def _chunk_rows(hidden: Tensor, vocab_size: int) -> int:
@@ -96,48 +100,31 @@ class _ProjectedLoss(torch.autograd.Function):
         dtype: torch.dtype,
         weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        vocab_size = projection.size(0)
-        share = label_smoothing / (vocab_size - 1)  # the probability of each token except the target
-        excess = 1 - label_smoothing - share  # the probability of the target, less `share`
         with torch.autocast(hidden.device.type, enabled=False):
+            inputs = hidden.to(dtype)
             weight = projection.to(dtype)
             total = hidden.new_zeros((), dtype=_softmax_dtype(dtype))
             divergence = torch.zeros_like(total)
-            grad_hidden = torch.empty_like(hidden)
+            grad_hidden = torch.empty_like(inputs)
             grad_projection = torch.zeros_like(projection)
             grad_bias = None if bias is None else torch.zeros_like(bias)
-            rows = _chunk_rows(hidden, vocab_size)
+            rows = _chunk_rows(hidden, projection.size(0))
             if alpha:  # both passes of a token; half of the rows, because the divergence needs as much memory again
                 rows = max(2, rows // 4 * 2)
             for begin in range(0, len(targets), rows):
-                chunk = hidden[begin : begin + rows].to(dtype)
-                target = targets[begin : begin + rows, None]
-                factor = 1 if weights is None else weights[begin : begin + rows, None]
-                logits = (chunk @ weight.T).to(total.dtype)  # (rows, V)
-                if bias is not None:
-                    logits += bias
-                highest = logits.amax(1, keepdim=True)
-                target_logits = logits.gather(1, target)
-                total += excess * (factor * (highest - target_logits)).sum()
-                if share:
-                    total += share * (factor * (highest * vocab_size - logits.sum(1, keepdim=True))).sum()
-                logits.sub_(highest)
-                grad = logits.exp() if alpha else logits.exp_()
-                normalizer = grad.sum(1, keepdim=True)
-                total += (factor * normalizer.log()).sum()
-                grad.div_(normalizer)  # the probabilities, of which the gradient of the logits is made in place
-                if alpha:
-                    divergence += _add_divergence(logits, grad, normalizer.log(), alpha / 2)
-                grad.sub_(share)  # softmax - target distribution
-                grad.scatter_add_(1, target, torch.full_like(target_logits, -excess))
-                if weights is not None:
-                    grad.mul_(factor)
-                if grad_bias is not None:
-                    grad_bias += grad.sum(0)
-                grad = grad.to(dtype)
-                grad_hidden[begin : begin + rows] = grad @ weight
-                grad_projection += grad.T @ chunk
-        ctx.save_for_backward(grad_hidden, grad_projection, grad_bias)
+                part = slice(begin, begin + rows)
+                factors = None if weights is None else weights[part, None]
+                logits = inputs[part] @ weight.T
+                chunk = _loss_of_logits(logits, targets[part, None], label_smoothing, bias, factors, alpha)
+                total += chunk.losses.sum()
+                if chunk.divergences is not None:
+                    divergence += chunk.divergences.sum()
+                if grad_bias is not None and chunk.grad_bias is not None:
+                    grad_bias += chunk.grad_bias
+                torch.mm(chunk.grad, weight, out=grad_hidden[part])
+                grad_projection += chunk.grad.T @ inputs[part]
+                del logits, chunk  # their memory is for the next ones
+        ctx.save_for_backward(grad_hidden.to(hidden.dtype), grad_projection, grad_bias)
         ctx.mark_non_differentiable(total)
         return total + alpha / 2 * divergence, total
 
@@ -150,8 +137,62 @@ class _ProjectedLoss(torch.autograd.Function):
         return *gradients, None, None, None, None, None
 
 
+class _LossOfLogits(NamedTuple):
+    """The loss of some rows of logits.
+
+    losses: cross entropies (N,1). divergences: of pairs of rows (N/2,1). grad: the gradient by the logits, (N,V).
+    grad_bias: its sum over the rows, (V,).
+    """
+
+    losses: Tensor
+    divergences: Tensor | None
+    grad: Tensor
+    grad_bias: Tensor | None
+
+
+@fused
+def _loss_of_logits(
+    logits: Tensor,
+    targets: Tensor,
+    label_smoothing: float,
+    bias: Tensor | None,
+    factors: Tensor | None,
+    alpha: float,
+) -> _LossOfLogits:
+    """Return the losses of `logits` (N,V) + bias, and the gradient of their sum. This overwrites `logits`.
+
+    targets: (N,1). factors: of the losses, (N,1). alpha: the weight of the divergence, which is in the gradient.
+    """
+    dtype = logits.dtype
+    vocab_size = logits.size(1)
+    share = label_smoothing / (vocab_size - 1)  # the probability of each token except the target
+    excess = 1 - label_smoothing - share  # the probability of the target, less `share`
+    logits = logits.to(_softmax_dtype(dtype))
+    if bias is not None:
+        logits += bias
+    highest = logits.amax(1, keepdim=True)
+    losses = excess * (highest - logits.gather(1, targets))
+    if label_smoothing:
+        losses += share * (highest * vocab_size - logits.sum(1, keepdim=True))
+    logits.sub_(highest)
+    grad = logits.exp() if alpha else logits.exp_()
+    normalizer = grad.sum(1, keepdim=True)
+    losses += normalizer.log()
+    grad.div_(normalizer)  # the probabilities, of which the gradient is made in place
+    divergences = _add_divergence(logits, grad, normalizer.log(), alpha / 2) if alpha else None
+    grad.sub_(share)  # softmax - target distribution
+    if torch.compiler.is_compiling():  # a kernel that visits all columns
+        grad -= excess * (torch.arange(vocab_size, device=grad.device) == targets)
+    else:
+        grad.scatter_add_(1, targets, losses.new_full(losses.shape, -excess))
+    if factors is not None:
+        losses *= factors
+        grad *= factors
+    return _LossOfLogits(losses, divergences, grad.to(dtype), None if bias is None else grad.sum(0))
+
+
 def _add_divergence(logits: Tensor, probabilities: Tensor, log_normalizer: Tensor, weight: float) -> Tensor:
-    """Return the sum of KL(p||q) + KL(q||p), and add `weight` times its gradient by the logits to `probabilities`.
+    """Return KL(p||q) + KL(q||p), (R,1), and add `weight` times its gradient by the logits to `probabilities`.
 
     logits, probabilities: (2R,V), where the rows 2i and 2i + 1 belong to p and q. log_normalizer: (2R,1), the
     difference between logits and log-probabilities.
@@ -165,7 +206,7 @@ def _add_divergence(logits: Tensor, probabilities: Tensor, log_normalizer: Tenso
     grad_q = log_ratio.neg_().add_(1 - q_over_p).mul_(q).sub_(p)
     p.add_(grad_p, alpha=weight)
     q.add_(grad_q, alpha=weight)
-    return (p_over_q + q_over_p).sum()
+    return p_over_q + q_over_p
 
 
 @torch.no_grad()

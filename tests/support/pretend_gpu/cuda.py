@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from support.pretend_gpu import record
+from support.pretend_gpu import compiler, record
 from support.pretend_gpu.tensors import GpuTensor, Tape, home
 
 ATTENTION = F.scaled_dot_product_attention
@@ -25,6 +25,7 @@ def install() -> None:
     _replace_functions()
     F.scaled_dot_product_attention = attention
     torch.inference_mode = _InferenceMode  # type: ignore[misc]
+    torch.compile = compiler.compile  # type: ignore[assignment]
 
 
 def _replace_factories() -> None:

@@ -137,7 +137,7 @@ def compute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     is_read = torch.device(kwargs.get("device") or GPU).type == "cpu"
     if own.get("device") is not None:
         own["device"] = CPU if is_read else home()
-    inputs, options = tree_map(_values, args), tree_map(_values, own)
+    inputs, options = tree_map(values_of, args), tree_map(values_of, own)
     kernel = KERNELS.get(name, func)
     outputs = kernel(*inputs, **options)
     if name not in VIEWS:
@@ -157,7 +157,7 @@ def on_gpu(value: Any) -> Any:
     return GpuTensor(value) if isinstance(value, Tensor) and not isinstance(value, GpuTensor) else value
 
 
-def _values(value: Any) -> Any:
+def values_of(value: Any) -> Any:
     if isinstance(value, Tensor) and not isinstance(value, GpuTensor):
         return value.to(home())  # a number, or an index
     return value.values if isinstance(value, GpuTensor) else value
@@ -185,7 +185,7 @@ def _copy_to_device(func: Any, source: GpuTensor, kwargs: Mapping[str, Any]) -> 
 def _copy_between_devices(target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     if not isinstance(target, GpuTensor):
         _wait("a copy to the CPU")
-        return target.copy_(_read(_values(source)))
+        return target.copy_(_read(values_of(source)))
     if source.dim() and Tape.current is not None:
         raise RuntimeError("Cannot copy between CPU and CUDA tensors during CUDA graph capture")
     record.add_copy_to_gpu()
