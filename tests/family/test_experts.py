@@ -86,6 +86,19 @@ def test_gradients_are_those_of_the_sum(kind: str) -> None:
     assert unused and not gradients[f"networks.{unused[0]}.w_1.weight"].any()
 
 
+@pytest.mark.parametrize("n", [1, 3, 40])
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_of_tokens_equal_the_sum(kind: str, n: int) -> None:
+    """The way of a GPU, where the number of tokens of each expert stays on the GPU."""
+    module, x = layer(kind).train(), torch.randn(n, D, requires_grad=True)
+    gates = module.router(x).gates  # Switch leaves tokens out
+    results = []
+    for mix in (module._mix, module._mix_in_blocks):
+        output = mix(x, gates)
+        results.append([output, *torch.autograd.grad(output.square().sum(), [x, *module.parameters()], None, True)])
+    torch.testing.assert_close(results[1], results[0])
+
+
 def test_an_expert_alone_with_a_gate_of_1_is_the_network() -> None:
     network, x = FeedForward(D, 20), torch.randn(2, 3, D)
     for router in (TopK(D, 1, 1), NoisyTopK(D, 1, 1), Switch(D, 1)):

@@ -57,8 +57,7 @@ def test_a_recipe_trains_and_resumes(tmp_path: Path, messages: list[str], recipe
     train(recipe, settings=[*settings, "train.max_steps=3"], **request)
     train(recipe, settings=[*settings, "train.max_steps=5"], allow_change=["train.max_steps"], resume=True, **request)
     assert [*evaluations(tmp_path / "run")] == [3, 5]
-    layers = 2 if recipe == "experts-small" else 0  # each waits for the number of tokens of its experts
-    assert len(messages) == layers * 2 * 5, messages  # in two micro-batches of five steps
+    assert messages == []
 
 
 def test_a_run_trains_and_translates_on_the_gpu(tmp_path: Path) -> None:

@@ -19,9 +19,11 @@ added to the loss of the task: `balance_loss` for the last two, `importance_loss
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional as F
 
 from transduce.family.gpt2 import gelu
@@ -101,6 +103,8 @@ class Switch(nn.Module):
     depend on others.
     """
 
+    k = 1
+
     def __init__(self, d_model: int, n_experts: int, capacity_factor: float = 1.25) -> None:
         super().__init__()
         self.w_g = nn.Linear(d_model, n_experts, bias=False)
@@ -128,10 +132,13 @@ def _softmax_over(choices: Tensor, scores: Tensor) -> Tensor:
 # ---- experts -----------------------------------------------------------------------------------------------------
 
 
+PARTS = 4  # the fullest blocks that an expert with its share of the tokens has
+
+
 class Experts(nn.Module):
     """The experts of a layer, with their router. routing: the routing of the last call, for the losses."""
 
-    def __init__(self, router: nn.Module, networks: Iterable[nn.Module]) -> None:
+    def __init__(self, router: TopK | Switch, networks: Iterable[nn.Module]) -> None:
         super().__init__()
         self.router = router
         self.networks = nn.ModuleList(networks)
@@ -140,15 +147,45 @@ class Experts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B,T,D) -> (B,T,D)."""
         tokens = x.flatten(0, -2)
-        routing: Routing = self.router(tokens)
-        counts = (routing.gates != 0).sum(dim=0).tolist()  # a GPU waits here, and not for each expert
-        chosen = torch.nonzero_static(routing.gates.T, size=sum(counts))[:, 1].split(counts)
+        self.routing = routing = self.router(tokens)
+        mix = self._mix if x.device.type == "cpu" else self._mix_in_blocks
+        return mix(tokens, routing.gates).view_as(x)
+
+    def _mix(self, tokens: Tensor, gates: Tensor) -> Tensor:
+        """Return the sum of the experts of each token, (n,D). Each expert computes its own tokens alone."""
+        counts = (gates != 0).sum(dim=0).tolist()
+        chosen = torch.nonzero_static(gates.T, size=sum(counts))[:, 1].split(counts)
         output = torch.zeros_like(tokens)
         for i, (network, members) in enumerate(zip(self.networks, chosen, strict=True)):
-            part = routing.gates[members, i, None] * network(tokens[members])  # without tokens: its gradient is 0
+            part = gates[members, i, None] * network(tokens[members])  # without tokens: its gradient is 0
             output = output.index_add(0, members, part.to(output.dtype))
-        self.routing = routing
-        return output.view_as(x)
+        return output
+
+    def _mix_in_blocks(self, tokens: Tensor, gates: Tensor) -> Tensor:
+        """Return the same as `_mix`. The host does not wait for a GPU to count the tokens of each expert.
+
+        The tokens of an expert fill blocks of one size. For N experts there are (PARTS + 1) N blocks, always enough.
+        Row n of the inputs is padding, for the rest of the blocks.
+        """
+        n, n_experts = gates.shape
+        size = math.ceil(n * self.router.k / (PARTS * n_experts))
+        n_blocks = (PARTS + 1) * n_experts
+        is_chosen = gates.T != 0  # (N,n)
+        of_expert = (is_chosen.sum(dim=1) + size - 1) // size  # blocks of each expert, (N,)
+        ends = of_expert.cumsum(dim=0)
+        places = (ends - of_expert)[:, None] * size + is_chosen.cumsum(dim=1) - 1
+        places = places.where(is_chosen, n_blocks * size)  # (N,n); the last place is for pairs that are not chosen
+        numbers = torch.arange(n, device=tokens.device).expand_as(places)
+        rows = numbers.new_full((n_blocks * size + 1,), n).scatter(0, places.flatten(), numbers.flatten())[:-1]
+        numbers_of_blocks = torch.arange(n_blocks, device=tokens.device)
+        expert = torch.searchsorted(ends, numbers_of_blocks, right=True).clamp(max=n_experts - 1)  # of each block
+        weights = [dict(network.named_parameters()) for network in self.networks]
+        stacks = {name: torch.stack([of[name] for of in weights])[expert] for name in weights[0]}
+        inputs = F.pad(tokens, (0, 0, 0, 1))[rows].unflatten(0, (n_blocks, size))
+        outputs = torch.vmap(partial(functional_call, self.networks[0]))(stacks, inputs)
+        factors = F.pad(gates, (0, 0, 0, 1))[rows, expert.repeat_interleave(size), None]
+        parts = (factors * outputs.flatten(0, 1)).to(tokens.dtype)
+        return F.pad(torch.zeros_like(tokens), (0, 0, 0, 1)).index_add(0, rows, parts)[:n]
 
 
 def experts(router: TopK | Switch, d_ff: int) -> Experts:
