@@ -42,7 +42,7 @@ def test_preparing_text_imports_nothing_from_the_working_folder(
 def test_a_study_imports_nothing_from_the_working_folder(canary: Path, tmp_path: Path) -> None:
     missing = tmp_path / "missing.en", tmp_path / "missing.de"
     process = TrainingProcess(Training("row", 1, "mixture"), Texts(missing, missing), tmp_path / "row-1")
-    process._all_stages = lambda: [("train", "transduce", ["recipes", "multi30k-tiny"])]  # which needs no torch
+    process._all_stages = lambda: [("train", ["recipes", "multi30k-tiny"])]  # which needs no torch
     with (tmp_path / "lock").open("wb") as lock:
         process.start({**os.environ}, lock.fileno())
     assert process.process.wait() == 0

@@ -9,7 +9,8 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -91,6 +92,14 @@ class Shape:
     def d_model(self) -> int:
         return self.n_heads * self.d_k
 
+    @property
+    def stride(self) -> int:
+        return max(1, round(math.sqrt(self.n)))
+
+    def angles(self) -> Tensor:
+        """Return the angles of RoPE."""
+        return Rope().angles(torch.arange(self.n), self.d_k)
+
 
 class ProjectedAttention(nn.Module):
     """A module of attention, with its projections, under an attention function: (1,n,D) -> (1,n,D)."""
@@ -113,19 +122,32 @@ class ProjectedAttention(nn.Module):
 M = TypeVar("M", bound=Attention | ProjectedAttention)
 
 
-@dataclass(frozen=True)
-class AttentionForm(Generic[M]):
-    """A form of attention, as a function or as a layer with projections. make: builds it.
+BOTH_SIDES = ("fused-both", "layer-bert")  # exact forms, and the bases of others, without the causal mask
 
-    base: the name of the exact form that it is compared with. causal: under the causal mask; otherwise each position
-    sees both sides. is_square: its memory grows with n^2, so that it is not measured at the longest lengths.
-    """
+
+@dataclass(frozen=True)
+class TrainedForm:
+    """A form that a model is trained with. base: the name of the form with exact attention that it is compared with."""
 
     name: str
     title: str
     base: str
+    seeds: tuple[int, ...] = field(default=(1,), kw_only=True)
+
+    @property
+    def causal(self) -> bool:
+        """Whether the form has the causal mask; otherwise each position sees both sides."""
+        return self.base not in BOTH_SIDES
+
+
+@dataclass(frozen=True)
+class AttentionForm(TrainedForm, Generic[M]):
+    """A form of attention, as a function or as a layer with projections. make: builds it.
+
+    is_square: its memory grows with n^2, so that it is not measured at the longest lengths.
+    """
+
     make: Callable[[Shape], M]
-    causal: bool = True
     is_square: bool = False
 
 
@@ -136,12 +158,8 @@ def forms(sizes: AttentionSizes) -> tuple[AttentionForm[Attention], ...]:
     summaries = f"fixed, √n, 1 summary in {sizes.per_summary}"
     features = f"Performer, {sizes.features} features"
 
-    def strided_of(shape: Shape) -> Attention:
-        return with_pattern(strided(_stride(shape.n)))
-
     def fixed_of(shape: Shape) -> Attention:
-        stride = _stride(shape.n)
-        return with_pattern(fixed(stride, -(-stride // sizes.per_summary)))
+        return with_pattern(fixed(shape.stride, -(-shape.stride // sizes.per_summary)))
 
     def performer(shape: Shape) -> Attention:
         return Performer(shape.d_k, sizes.features)
@@ -150,26 +168,21 @@ def forms(sizes: AttentionSizes) -> tuple[AttentionForm[Attention], ...]:
         return with_pattern(big_bird(sizes.block, sizes.n_random, shape.n_heads))
 
     blocks, rank = f"BigBird, blocks of {sizes.block}", f"Linformer, rank {sizes.rank}"
+    weights, softmax = "exact, all weights at once", "exact, online softmax in Python"
     return (
-        AttentionForm("fused", exact, "fused", lambda _: fast_attention),
-        AttentionForm(
-            "reference", "exact, all weights at once", "fused", lambda _: reference_attention, is_square=True
-        ),
-        AttentionForm("online", "exact, online softmax in Python", "fused", lambda _: online_attention),
+        AttentionForm("fused", exact, "fused", lambda _: fast_attention, seeds=(1, 2, 3)),
+        AttentionForm("reference", weights, "fused", lambda _: reference_attention, is_square=True),
+        AttentionForm("online", softmax, "fused", lambda _: online_attention),
         AttentionForm("window", f"window of {sizes.reach + 1}", "fused", lambda _: window),
-        AttentionForm("strided", "strided, √n", "fused", strided_of, is_square=True),
+        AttentionForm("strided", "strided, √n", "fused", lambda shape: with_pattern(strided(shape.stride)), True),
         AttentionForm("fixed", summaries, "fused", fixed_of, is_square=True),
         AttentionForm("performer", features, "fused", performer),
-        AttentionForm("fused-both", exact, "fused-both", lambda _: fast_attention, causal=False),
-        AttentionForm("window-both", f"window of {2 * sizes.reach + 1}", "fused-both", lambda _: window, causal=False),
-        AttentionForm("bigbird", blocks, "fused-both", big_bird_of, causal=False, is_square=True),
-        AttentionForm("linformer", rank, "fused-both", lambda shape: Linformer(shape.n, sizes.rank), causal=False),
-        AttentionForm("performer-both", features, "fused-both", performer, causal=False),
+        AttentionForm("fused-both", exact, "fused-both", lambda _: fast_attention, seeds=(1, 2, 3)),
+        AttentionForm("window-both", f"window of {2 * sizes.reach + 1}", "fused-both", lambda _: window),
+        AttentionForm("bigbird", blocks, "fused-both", big_bird_of, is_square=True),
+        AttentionForm("linformer", rank, "fused-both", lambda shape: Linformer(shape.n, sizes.rank)),
+        AttentionForm("performer-both", features, "fused-both", performer),
     )
-
-
-def _stride(n: int) -> int:
-    return max(1, round(math.sqrt(n)))
 
 
 # ---- layers ------------------------------------------------------------------------------------------------------
@@ -179,14 +192,13 @@ def layers(sizes: AttentionSizes) -> tuple[AttentionForm[ProjectedAttention], ..
     """Return the layers with their sizes. The causal ones have no biases, and RoPE, as in Llama and T6."""
 
     def llama(shape: Shape) -> ProjectedAttention:
-        return ProjectedAttention(
-            MultiHeadAttention(shape.d_model, shape.n_heads, bias=False), with_rotation(_angles(shape))
-        )
+        module = MultiHeadAttention(shape.d_model, shape.n_heads, bias=False)
+        return ProjectedAttention(module, with_rotation(shape.angles()))
 
     def t6(shape: Shape) -> ProjectedAttention:
         module = TensorProductAttention(shape.d_model, shape.n_heads, ranks=sizes.ranks)
         products = with_products(shape.n_heads)
-        return ProjectedAttention(module, with_rotation_of_factors(_angles(shape), shape.n_heads, products))
+        return ProjectedAttention(module, with_rotation_of_factors(shape.angles(), shape.n_heads, products))
 
     def bert(shape: Shape) -> ProjectedAttention:
         return ProjectedAttention(MultiHeadAttention(shape.d_model, shape.n_heads), fast_attention)
@@ -200,8 +212,8 @@ def layers(sizes: AttentionSizes) -> tuple[AttentionForm[ProjectedAttention], ..
     return (
         AttentionForm("layer-llama", "exact, with RoPE", "layer-llama", llama),
         AttentionForm("layer-tpa", f"{title}, with RoPE", "layer-llama", t6),
-        AttentionForm("layer-bert", "exact", "layer-bert", bert, causal=False),
-        AttentionForm("layer-longformer", longformer_title(sizes), "layer-bert", longformer, causal=False),
+        AttentionForm("layer-bert", "exact", "layer-bert", bert),
+        AttentionForm("layer-longformer", longformer_title(sizes), "layer-bert", longformer),
     )
 
 
@@ -211,39 +223,19 @@ def longformer_title(sizes: AttentionSizes) -> str:
     return f"Longformer, window of {2 * sizes.reach + 1} and {positions}"
 
 
-def _angles(shape: Shape) -> Tensor:
-    return Rope().angles(torch.arange(shape.n), shape.d_k)
-
-
 # ---- trainings -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TrainedForm:
-    """A row of a table of trainings. base: the row with exact attention that it is compared with."""
-
-    name: str
-    title: str
-    base: str
-    causal: bool = True
-    seeds: tuple[int, ...] = (1,)
 
 
 def rows(sizes: AttentionSizes) -> tuple[TrainedForm, ...]:
     """Return the rows. Exact attention has several seeds, whose spread is the scale of all differences."""
-    of_form = {form.name: form for form in forms(sizes)}
-
-    def row(name: str, seeds: tuple[int, ...] = (1,)) -> TrainedForm:
-        return TrainedForm(name, of_form[name].title, of_form[name].base, of_form[name].causal, seeds)
-
+    form = {form.name: form for form in forms(sizes)}
     return (
-        row("fused", (1, 2, 3)),
-        *map(row, ("online", "window", "strided", "fixed", "performer")),
+        *(form[name] for name in ("fused", "online", "window", "strided", "fixed", "performer")),
         TrainedForm("llama", "Llama, exact", "llama", seeds=(1, 2)),
         TrainedForm("tpa", "T6: tensor product attention", "llama"),
-        row("fused-both", (1, 2, 3)),
-        TrainedForm("longformer", longformer_title(sizes), "fused-both", causal=False),
-        *map(row, ("bigbird", "linformer", "performer-both")),
+        form["fused-both"],
+        TrainedForm("longformer", longformer_title(sizes), "fused-both"),
+        *(form[name] for name in ("bigbird", "linformer", "performer-both")),
     )
 
 
@@ -257,16 +249,10 @@ class Pass:
         torch.manual_seed(1)
         mask: Mask = "causal" if form.causal else torch.ones(1, 1, 1, shape.n, dtype=torch.bool)
         function = form.make(shape)
-        if isinstance(function, ProjectedAttention):
-            layer = function
-            x = torch.randn(1, shape.n, shape.d_model, requires_grad=True)
-            self.inputs = [x]
-            self.forward: Callable[[], Tensor] = lambda: layer(x, mask)
-        else:
-            attention = function
-            size = (1, shape.n_heads, shape.n, shape.d_k)
-            queries, keys, values = self.inputs = [torch.randn(size, requires_grad=True) for _ in range(3)]
-            self.forward = lambda: attention(queries, keys, values, mask, 0.0)
+        is_layer = isinstance(function, ProjectedAttention)
+        size = (1, shape.n, shape.d_model) if is_layer else (1, shape.n_heads, shape.n, shape.d_k)
+        self.inputs = [torch.randn(size, requires_grad=True) for _ in range(1 if is_layer else 3)]
+        self.forward: Callable[[], Tensor] = partial(function, *self.inputs, mask, *([] if is_layer else [0.0]))
         self.parameters = [*function.parameters()] if isinstance(function, nn.Module) else []
         self.gradient = torch.randn_like(self.inputs[0])
 
@@ -312,9 +298,7 @@ def measure(n: int, sizes: AttentionSizes) -> dict[str, dict[str, float]]:
     shape = Shape(n, sizes.cost_heads, sizes.cost_width)
     items = [item for item in (*forms(sizes), *layers(sizes)) if n <= sizes.longest_square or not item.is_square]
     passes = {item.name: Pass(item, shape) for item in items}
-    costs: dict[str, dict[str, float]] = {}
-    for name, measured in passes.items():
-        costs[name] = {"peak_bytes": measured.peak_bytes()}
+    costs: dict[str, dict[str, float]] = {name: {"peak_bytes": form.peak_bytes()} for name, form in passes.items()}
     for _ in range(dict(zip(sizes.lengths, sizes.rounds, strict=True)).get(n, 1)):
         for name, measured in passes.items():
             for key, seconds in zip(("forward_seconds", "backward_seconds"), measured.seconds(), strict=True):

@@ -19,17 +19,17 @@ from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.page import duration
 from transduce.studies.results import Results, changes_since, visible_gpus
 from transduce.studies.runner import Control, Endings, run_cells
-from transduce.studies.trainings import Training, TrainingData, TrainingProcess, remove_training
+from transduce.studies.trainings import Texts, Training, TrainingProcess, remove_training
 
 
 def run_trainings(
     trainings: Sequence[Training],
-    data: TrainingData,
+    data: Texts,
     results: Results,
     *,
     jobs: int | None = None,
     rerun: bool = False,
-    other_data: Mapping[str, TrainingData] | None = None,
+    other_data: Mapping[str, Texts] | None = None,
 ) -> None:
     """Train and evaluate the `trainings` that are not done, in their order, in the folder of `results.path`.
 

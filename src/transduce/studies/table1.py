@@ -139,10 +139,7 @@ KINDS = (
 
 PASSES = list_type(figures_type("n", d=Count, time_seconds=Cost, kept_bytes=Cost))
 LAYER = figures_type(
-    time_exponent_n=Exponent,
-    time_exponent_d=Exponent,
-    memory_exponent_n=Exponent,
-    memory_exponent_d=Exponent,
+    **dict.fromkeys(("time_exponent_n", "time_exponent_d", "memory_exponent_n", "memory_exponent_d"), Exponent),
     sequential_ops=Count,
     path_length=Count,
     counts=list[figures_type("n", sequential_ops=Count, path_length=Count)],
@@ -230,18 +227,14 @@ def path_length(name: str, n: int, d: int = 4) -> int:
         for steps in range(1, n + 1):
             if _is_reached(lambda x, steps=steps: layer.steps(x[:, -steps:]), n, d):
                 return steps
+    (make,) = (kind.make for kind in KINDS if kind.name == name)
     layers: list[nn.Module] = []
     while True:
-        layers.append(_next_layer(name, len(layers), d).double())
+        is_dilated = name == "convolutional"
+        layer = Convolutional(d, KERNEL, dilation=KERNEL ** len(layers)) if is_dilated else make(d)
+        layers.append(layer.double())
         if _is_reached(nn.Sequential(*layers), n, d):
             return len(layers)
-
-
-def _next_layer(name: str, below: int, d: int) -> nn.Module:
-    """Return the layer on top of `below` others of its kind."""
-    if name == "convolutional":
-        return Convolutional(d, KERNEL, dilation=KERNEL**below)
-    return RestrictedSelfAttention(WINDOW) if name == "restricted" else SelfAttention()
 
 
 def _is_reached(network: Callable[[Tensor], Tensor], n: int, d: int) -> bool:
@@ -266,30 +259,20 @@ def run_table1(out: Path) -> Results:
     }  # fmt: skip
     results = open_results(out, STUDY, settings)
     kinds = {kind.name: kind for kind in KINDS}
-    origins: dict[str, dict[str, Any]] = {name: {} for name in kinds}
-    return run_tasks(origins, lambda: lambda name: partial(timed, measure, kinds[name]), in_turn, results, report)
+    works = {name: partial(timed, measure, kind) for name, kind in kinds.items()}
+    return run_tasks(dict.fromkeys(kinds, {}), lambda: lambda name: works[name], in_turn, results, report)
 
 
 def measure(kind: LayerKind) -> dict[str, Any]:
     """Return all figures of one kind of layer: fitted exponents, counts, and the measured points."""
     torch.manual_seed(1)
     sizes = {"n": [(n, WIDTH) for n in LENGTHS], "d": [(LENGTH, d) for d in WIDTHS]}
-    exponents: dict[str, float] = {}
-    points: dict[str, list[dict[str, Any]]] = {}
-    for variable, pairs in sizes.items():
-        points[variable] = [
-            {
-                "n": n,
-                "d": d,
-                "time_seconds": seconds(kind.make(d), n, d, REPEATS),
-                "kept_bytes": saved_bytes(kind.make(d), n, d),
-            }
-            for n, d in pairs
-        ]
-        values = [point[variable] for point in points[variable]]
-        for name, cost in {"time": "time_seconds", "memory": "kept_bytes"}.items():
-            fit = exponent(values, [point[cost] for point in points[variable]])
-            exponents[f"{name}_exponent_{variable}"] = round(fit, 3)
+    points = {variable: [_point(kind, n, d) for n, d in pairs] for variable, pairs in sizes.items()}
+    exponents = {
+        f"{name}_exponent_{variable}": round(exponent([p[variable] for p in passes], [p[cost] for p in passes]), 3)
+        for variable, passes in points.items()
+        for name, cost in {"time": "time_seconds", "memory": "kept_bytes"}.items()
+    }
     counts = [
         {"n": n, "sequential_ops": sequential_operations(kind.make(4), n, 4), "path_length": path_length(kind.name, n)}
         for n in COUNT_LENGTHS
@@ -304,6 +287,11 @@ def measure(kind: LayerKind) -> dict[str, Any]:
         "points": points,
         "threads": torch.get_num_threads(),
     }
+
+
+def _point(kind: LayerKind, n: int, d: int) -> dict[str, float]:
+    time_seconds = seconds(kind.make(d), n, d, REPEATS)
+    return {"n": n, "d": d, "time_seconds": time_seconds, "kept_bytes": saved_bytes(kind.make(d), n, d)}
 
 
 def report(results: Results) -> Report:
@@ -324,12 +312,9 @@ def report(results: Results) -> Report:
         d=WIDTH,
         n=LENGTH,
         repeats=REPEATS,
-        figures=[_figure(variable, layers) for variable in ("n", "d") if layers] or NOT_MEASURED,
+        figures=[_figure(variable, layers) for variable in ("n", "d") if layers] or "No layer has been measured yet.",
         counts=Table(["layer", *(f"n = {n}" for n in COUNT_LENGTHS)], count_rows),
     )
-
-
-NOT_MEASURED = "No layer has been measured yet."
 
 
 def _row(kind: LayerKind, results: Results) -> list[str]:

@@ -13,7 +13,7 @@ The models are evaluated on the trees themselves, not on symbols.
 import random
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypedDict
 
@@ -45,7 +45,7 @@ from transduce.studies.comparison import (
 from transduce.studies.results import Count, Percent, Results, Study, figures_type, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
-from transduce.studies.trainings import TRAINING, FilePair, Training
+from transduce.studies.trainings import TRAINING, FilePair, Texts, Training
 
 # ---- treebanks and their texts -----------------------------------------------------------------------------------
 
@@ -91,12 +91,10 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class TreeTexts:
+class TreeTexts(Texts):
     """The texts of a training: words and symbols. gold: the files of the trees that its model is evaluated on."""
 
-    train: FilePair
-    valid: FilePair
-    gold: Mapping[str, Path]
+    gold: Mapping[str, Path] = field(default_factory=dict)
 
     headline: ClassVar[Mapping[str, str]] = {"f1": "F1"}
 
@@ -116,7 +114,7 @@ def write_tree_texts(
     folder.mkdir(parents=True, exist_ok=True)
     name = "train" if variant.percent == 100 else f"train-{variant.percent}"
     train = _write(folder / name, variant.part_of(trees["train"]), variant.form)
-    return TreeTexts(train, _write(folder / "valid", trees["valid"], variant.form), gold)
+    return TreeTexts(train, _write(folder / "valid", trees["valid"], variant.form), gold=gold)
 
 
 def _write(path: Path, trees: Sequence[Tree], form: TreeForm) -> FilePair:

@@ -1,12 +1,10 @@
 """One training of a study: its data, its arguments, and the processes that train it and evaluate its model.
 
-    Training, TrainingData -> transduce train -> transduce evaluate -> figures
-                                              -> transduce average -> transduce evaluate
-                                              -> transduce.studies.points
+    Training, Texts -> transduce train -> transduce evaluate -> figures
+                                       -> transduce average -> transduce evaluate
 
 A training is a row of the table with a seed. It trains in OUT/runs/ROW-SEED, and its processes write their messages to
-OUT/runs/ROW-SEED.log. `schedule` runs several trainings at a time. A study of translation has `Texts`. A study of
-another task has a separate class, of the form of `TrainingData`.
+OUT/runs/ROW-SEED.log. `schedule` runs several trainings at a time.
 """
 
 import math
@@ -18,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -42,33 +40,12 @@ from transduce.studies.runner import Ending
 FilePair = tuple[Path, Path]
 
 
-class TrainingData(Protocol):
-    """The texts of a training, each as source and target, and the evaluation of its model.
-
-    headline: the keys of the main figures of the validation text, and their names in messages.
-    """
-
-    headline: ClassVar[Mapping[str, str]]
-
-    @property
-    def train(self) -> FilePair: ...
-    @property
-    def valid(self) -> FilePair: ...
-
-    def evaluations(self) -> dict[str, list[str]]:
-        """Return the arguments of `transduce evaluate MODEL` by text: "valid", and "test" if there is one."""
-        ...
-
-    def figures(self, output: dict[str, Any]) -> dict[str, Any]:
-        """Return the JSON output of an evaluation as figures of an entry."""
-        ...
-
-
 @dataclass(frozen=True)
 class Texts:
-    """The texts of all trainings of a study of translation: source and target of each.
+    """The texts of a training, each as source and target, and the evaluation of its model; of another task, a subclass.
 
     test: None if the study has no test text. language: code of the target language, for the Moses tokenizer.
+    headline: the keys of the main figures of the validation text, and their names in messages.
     """
 
     train: FilePair
@@ -93,7 +70,7 @@ class Texts:
         return {name: " ".join(text.file_sha256(path) for path in pair) for name, pair in pairs.items()}
 
     def evaluations(self) -> dict[str, list[str]]:
-        """Return the arguments of `transduce evaluate MODEL` for the validation text and the test text."""
+        """Return the arguments of `transduce evaluate MODEL` by text: "valid", and "test" if there is one."""
         pairs = {"valid": self.valid, **({"test": self.test} if self.test else {})}
         return {
             name: ["--src", str(src), "--ref", str(ref), "--language", self.language, "--json"]
@@ -101,7 +78,7 @@ class Texts:
         }
 
     def figures(self, output: dict[str, Any]) -> dict[str, Any]:
-        """Return perplexity and scores from the JSON output of an evaluation."""
+        """Return the JSON output of an evaluation as figures of an entry."""
         scores = msgspec.convert(output["systems"]["model"], list[Score])
         return score_figures(output["lines"], output["perplexity"], scores)
 
@@ -148,6 +125,10 @@ class Point:
     step: int
     averaged: int
 
+    def arguments(self) -> list[str]:
+        """Return the arguments of `transduce average RUN` that select its checkpoints."""
+        return ["--last", str(self.averaged), "--until", str(self.step)]
+
 
 @dataclass(frozen=True)
 class Training:
@@ -175,7 +156,7 @@ class Training:
             raise UserError(*problems)
         return config
 
-    def train_arguments(self, data: TrainingData, run: Path) -> list[str]:
+    def train_arguments(self, data: Texts, run: Path) -> list[str]:
         """Return the arguments of `transduce` that start or resume the training in the folder `run`."""
         settings = [word for setting in self.all_settings() for word in ("--set", setting)]
         paths = ["--train", *map(str, data.train), "--valid", *map(str, data.valid), "--out", str(run)]
@@ -187,17 +168,17 @@ class Training:
 
 
 class TrainingProcess:
-    """The stages of a training: `train`, `evaluate` on each text, `average` and `evaluate` of the mean, and the points.
+    """The stages of a training: `train`, `evaluate` on each text, `average` and `evaluate` of each mean.
 
     One process runs at a time.
     """
 
-    def __init__(self, training: Training, data: TrainingData, run: Path) -> None:
+    def __init__(self, training: Training, data: Texts, run: Path) -> None:
         self.training = training
         self.data = data
         self.run = run
         self.config = training.config()
-        self.stages: list[tuple[str, str, list[str]]] = []
+        self.stages: list[tuple[str, list[str]]] = []
         self.problem: str | None = None
         self.is_done = False
         self.is_stopping = False
@@ -213,31 +194,28 @@ class TrainingProcess:
         self.stages = self._all_stages()
         self._start_stage()
 
-    def _all_stages(self) -> list[tuple[str, str, list[str]]]:
-        """Return the name, the module and the arguments of each stage, without a mean that is already written."""
-        model, mean = self.run / "model", self._file(MEAN)
-        evaluations, points = self.data.evaluations(), self.training.points
-        commands = [("train", self.training.train_arguments(self.data, self.run))]
+    def _all_stages(self) -> list[tuple[str, list[str]]]:
+        """Return the name of each stage, and its arguments of `transduce`, without means that are already written."""
+        evaluations, points, averaged = self.data.evaluations(), self.training.points, self.training.averaged
+        stages = [("train", self.training.train_arguments(self.data, self.run))]
         for name, arguments in evaluations.items():
             if name == "valid" or not points:
-                commands.append((name, ["evaluate", str(model), *arguments]))
-        if self.training.averaged:
-            last = str(self.training.averaged)
+                stages.append((name, ["evaluate", str(self.run / "model"), *arguments]))
+        means = [("valid_mean", "valid", ["--last", str(averaged)])] if averaged else []
+        means += [(f"test_{point.step}", "test", point.arguments()) for point in points]
+        for name, kind, checkpoints in means:
+            mean = self._file(f"{name}.model")
             if not mean.exists():
-                commands.append(("average", ["average", str(self.run), "--last", last, "--out", str(mean)]))
-            commands.append(("valid_mean", ["evaluate", str(mean), *evaluations["valid"]]))
-        stages = [(name, "transduce", arguments) for name, arguments in commands]
-        if points:
-            models = [f"{point.step}:{point.averaged}" for point in points]
-            stages.append(("points", "transduce.studies.points", [str(self.run), *evaluations["test"], *models]))
+                stages.append(("average", ["average", str(self.run), *checkpoints, "--out", str(mean)]))
+            stages.append((name, ["evaluate", str(mean), *evaluations[kind]]))
         return stages
 
     def _start_stage(self) -> None:
-        name, module, arguments = self.stages[0]
+        name, arguments = self.stages[0]
         self.stage_started_at = time.monotonic()
         with self._file("log").open("ab") as log, self._file(f"{name}.json").open("wb") as out:
             self.process = start_apart(
-                module_command(module, *arguments),
+                module_command("transduce", *arguments),
                 self.lock,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -310,6 +288,9 @@ class TrainingProcess:
         """Return the headline and all other scores, configuration, size and cost."""
         outputs = {name: self._output(name) for name in EVALUATIONS if self._file(f"{name}.json").exists()}
         evaluations = {name: self.data.figures(output) for name, output in outputs.items()}
+        points = [
+            {**asdict(point), **self.data.figures(self._output(f"test_{point.step}"))} for point in self.training.points
+        ]
         return {
             **{key: evaluations["valid"][key] for key in self.data.headline},
             "parameters": stored_parameters(self.run / "model"),
@@ -317,7 +298,7 @@ class TrainingProcess:
             "config": encode_config(read_config(self.run)),
             "curve": [line for line in reports(self.run) if "valid_loss" in line],
             **evaluations,
-            **({"points": self._output("points")} if self.training.points else {}),
+            **({"points": points} if points else {}),
             **{name: round(value, 1) for name, value in self.cost().items()},
             "threads": int(self.environment["OMP_NUM_THREADS"]),
             "gpu": self.environment.get("CUDA_VISIBLE_DEVICES"),
@@ -355,7 +336,6 @@ class TrainingProcess:
 
 
 DIVERGED = "the training diverged"  # in the message of `run_folder.diverged`
-MEAN = "mean"  # OUT/runs/ROW-SEED.mean: the model folder of the mean
 EVALUATIONS = ("valid", "test", "valid_mean")  # stages, and keys of an entry
 
 
