@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from transduce.evaluation.study_report import Report, Section, fill_report
+from transduce.evaluation.study_report import Report, Section, fill_report, rows_table
 from transduce.studies.comparison import (
     Difference,
     Noise,
@@ -15,7 +15,6 @@ from transduce.studies.comparison import (
     noise,
     overall,
     paired_difference,
-    rows_table,
 )
 
 
@@ -72,12 +71,14 @@ def test_a_report_is_its_markdown_file_with_its_parts(tmp_path: Path) -> None:
         "{table}",
         "{failures}",
         "{both}",
+        "| row | loss |\n| --- | ---: |\n| {rows} |",
     ]
     (tmp_path / "study.md").write_text("\n\n".join([*paragraphs, "{n} and\n{n}\n"]), "utf-8")
     table = rows_table(["row", "loss"], [["a", "1.0"]])
     parts = {"scale": "small", "n": 1_200, "failed": "", "what": "Loss", "table": table, "failures": []}
+    parts["rows"] = [["a", "1.0"]]
     report = fill_report(tmp_path / "study.md", {**parts, "both": [table, "a {brace}"]})
-    blocks = [table, table, "a {brace}", "1200 and 1200"]
+    blocks = [table, table, "a {brace}", table, "1200 and 1200"]
     assert report == Report("A small study", "A lead of 1,200 steps.", [Section("Loss", blocks)])
 
 

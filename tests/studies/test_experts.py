@@ -12,7 +12,8 @@ from support.study_results import experts_results
 from transduce.evaluation.study_report import markdown
 from transduce.family.experts import Experts, routings
 from transduce.model.transformer import parameter_count
-from transduce.studies.experts import N_EXPERTS, ROWS, SIZES, balance, build, report, run_experts
+from transduce.studies import experts
+from transduce.studies.experts import N_EXPERTS, ROWS, SIZES, balance, build, report
 from transduce.studies.small_models import batches, flops_per_token
 
 TINY = replace(
@@ -57,7 +58,7 @@ def test_the_balance_is_that_of_the_last_call() -> None:
 
 def test_a_study_trains_all_rows_once_and_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transduce.studies.small_models.SEEDS", (1,))
-    results = run_experts(*write_words(tmp_path), tmp_path / "out", jobs=1, sizes=TINY)
+    results = replace(experts.STUDY, sizes=TINY).run(*write_words(tmp_path), tmp_path / "out", jobs=1)
     assert [*results.entries] == [f"{row}-1" for row in ROWS] and all(map(results.is_done, results.entries))
     for name, entry in results.entries.items():
         assert ("shares" in entry) == (not name.startswith("dense"))

@@ -19,7 +19,7 @@ from transduce.family.decoder_only import DecoderOnly
 from transduce.family.positions import Alibi, Bucketed, Learned, Rotary, Shaw, Sinusoids
 from transduce.family.transformer_xl import TransformerXL
 from transduce.studies import positions
-from transduce.studies.positions import POSITIONS, ROWS, XL, build, report, run_positions, scalings
+from transduce.studies.positions import POSITIONS, ROWS, XL, build, report, scalings
 from transduce.studies.results import read_results
 from transduce.studies.small_models import (
     SIZES,
@@ -128,7 +128,7 @@ def test_a_study_trains_all_rows_once_and_reports_them(
     texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("transduce.studies.small_models.SEEDS", (1, 2))
-    results = run_positions(*texts, tmp_path, jobs=1, sizes=TINY)
+    results = replace(positions.STUDY, sizes=TINY).run(*texts, tmp_path, jobs=1)
     assert len(results.entries) == 14 and all(map(results.is_done, results.entries))
     entry = results.entries["rope-1"]
     assert [*entry["points"]] == ["rope", *scalings(TINY)]
@@ -142,20 +142,19 @@ def test_a_study_trains_all_rows_once_and_reports_them(
     again = positions.train_and_evaluate(TINY, "shaw", 2, read_streams(*texts, TINY.vocab_size, (33, 33)))
     assert again["points"] == results.entries["shaw-2"]["points"]
     capsys.readouterr()
-    run_positions(*texts, tmp_path, sizes=TINY)
+    replace(positions.STUDY, sizes=TINY).run(*texts, tmp_path)
     assert "there is nothing to do" in capsys.readouterr().err
     with pytest.raises(UserError, match="expected results with the same sizes"):
-        run_positions(*texts, tmp_path, sizes=SIZES)
+        positions.STUDY.run(*texts, tmp_path)
 
 
 def test_a_training_that_diverges_is_reported(
     texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("transduce.studies.small_models.SEEDS", (1,))
-    monkeypatch.setattr(positions, "ROWS", ("rope", "alibi"))
-    monkeypatch.setattr(positions, "train_and_evaluate", diverging)
+    study = replace(positions.STUDY, rows=("rope", "alibi"), sizes=TINY, figures=diverging)
     with pytest.raises(UserError, match="1 of 2 trainings failed: rope-1"):
-        run_positions(*texts, tmp_path, jobs=1, sizes=TINY)
+        study.run(*texts, tmp_path, jobs=1)
     page = (tmp_path / "report.md").read_text("utf-8")
     assert "Failed: rope-1: the loss of step 1 is nan" in page and "| RoPE | not run |" in page
 

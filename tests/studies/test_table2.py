@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ def complete(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Folder]:
     folder = Folder(path, write_study(path, RECIPE, has_test=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table2, "trainings", folder.trainings)
-        patch.setattr(table2_costs._Stepper, "seconds", lambda _: 0.5)
+        patch.setattr(table2_costs, "_seconds", lambda _: repeat(0.5))
         folder.run(jobs=3)
         yield folder
 

@@ -304,10 +304,10 @@ def positions(*, train: Path, valid: Path, out: Out, jobs: SmallJobs = None) -> 
     --------
     transduce study positions --train news.en --valid valid.en --out positions
     """
-    from transduce.studies.positions import run_positions
+    from transduce.studies.positions import STUDY
 
     _check_jobs(jobs)
-    run_positions(train, valid, out, jobs=jobs)
+    STUDY.run(train, valid, out, jobs=jobs)
     _print_report(out)
 
 
@@ -328,10 +328,10 @@ def experts(*, train: Path, valid: Path, out: Out, jobs: SmallJobs = None) -> No
     --------
     transduce study experts --train news.en --valid valid.en --out experts
     """
-    from transduce.studies.experts import run_experts
+    from transduce.studies.experts import STUDY
 
     _check_jobs(jobs)
-    run_experts(train, valid, out, jobs=jobs)
+    STUDY.run(train, valid, out, jobs=jobs)
     _print_report(out)
 
 

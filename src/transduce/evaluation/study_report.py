@@ -70,18 +70,42 @@ class Report:
 def fill_report(template: Path, parts: Mapping[str, Any]) -> Report:
     """Return the report of a Markdown file: a title, a lead, and below each heading its paragraphs.
 
-    {NAME} in the file is a part, as in `str.format`. In a paragraph without other text, it is a block or several.
+    {NAME} in the file is a part, as in `str.format`. In a paragraph without other text, it is a block or several. Below
+    the head of a table, it is its rows.
     """
-    title, lead, *paragraphs = (" ".join(text.splitlines()) for text in template.read_text("utf-8").split("\n\n"))
+    title, lead, *paragraphs = template.read_text("utf-8").strip().split("\n\n")
     sections: list[Section] = []
     for paragraph in paragraphs:
-        text = paragraph.format_map(parts).strip()
+        text = _filled(paragraph, parts)
         if text.startswith("## "):
             sections.append(Section(text.removeprefix("## "), []))
             continue
-        part = parts.get(paragraph[1:-1], text)
+        part = _table_of(paragraph, parts) if text.startswith("| ") else parts.get(paragraph[1:-1], text)
         sections[-1].blocks.extend([part] if isinstance(part, Block) else part)
-    return Report(title.format_map(parts).removeprefix("# "), lead.format_map(parts).strip(), sections)
+    return Report(_filled(title, parts).removeprefix("# "), _filled(lead, parts), sections)
+
+
+def _filled(text: str, parts: Mapping[str, Any]) -> str:
+    return " ".join(text.splitlines()).format_map(parts).strip()
+
+
+def _table_of(text: str, parts: Mapping[str, Any]) -> Table:
+    """Return the table of a head, alignments and the name of its rows, each in one line."""
+    head, alignments, rows = ([cell.strip() for cell in line[1:].strip("|").split("|")] for line in text.splitlines())
+    words = frozenset(column for column, alignment in enumerate(alignments) if not alignment.endswith(":"))
+    return rows_table(head, parts[rows[0][1:-1]], words)
+
+
+NOT_RUN = "not run"
+
+
+def rows_table(head: Sequence[str], rows: Sequence[Sequence[str]], words: frozenset[int] = frozenset({0})) -> Table:
+    """Return a table in which a row that has not been run is quiet: with a cell `NOT_RUN`, or fewer cells than head.
+
+    Cells that are missing are empty. words: indices of columns of words.
+    """
+    quiet = frozenset(number for number, row in enumerate(rows) if NOT_RUN in row or len(row) < len(head))
+    return Table(head, [[*row, *[""] * (len(head) - len(row))] for row in rows], quiet=quiet, words=words)
 
 
 def write_report(out: Path, report: Report, sessions: Sequence[dict[str, Any]]) -> None:

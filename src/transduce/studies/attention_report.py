@@ -7,10 +7,9 @@ from typing import Any
 from msgspec import convert
 
 from transduce.evaluation.study_charts import powers_svg
-from transduce.evaluation.study_report import Figure, Report, Table
+from transduce.evaluation.study_report import NOT_RUN, Figure, Report, Table
 from transduce.studies.attention_forms import AttentionForm, AttentionSizes, TrainedForm, forms, layers, rows
 from transduce.studies.comparison import (
-    NOT_RUN,
     Difference,
     as_points,
     by_verdict,

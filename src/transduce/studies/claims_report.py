@@ -5,10 +5,9 @@ import statistics
 from collections.abc import Iterable
 
 from transduce.config.schema import Config, architecture
-from transduce.evaluation.study_report import Report, Table
+from transduce.evaluation.study_report import NOT_RUN, Report
 from transduce.studies.claims_models import WIDTHS, row_of
 from transduce.studies.comparison import (
-    NOT_RUN,
     Difference,
     as_factor,
     as_points,
@@ -16,7 +15,6 @@ from transduce.studies.comparison import (
     factor,
     mean_and_range,
     report_of,
-    rows_table,
     samples_of,
     seeds_of,
 )
@@ -119,9 +117,7 @@ class _Study:
         ]
         return ", ".join([verdict, *notes])
 
-    def scaling(self) -> Table:
-        head = ["d_k", "factor", "components, start", "variance of scores, start", "end", "gradient, start", "end"]
-        head += ["perplexity", "seeds"]
+    def scaling(self) -> list[list[str]]:
         lines = []
         for width in WIDTHS:
             for has_factor in (True, False):
@@ -133,7 +129,7 @@ class _Study:
                     cells = [f"{statistics.fmean(figures):.3g}" for figures in softmax]
                     cells += [mean_and_range(self.values(row, "perplexity")), seeds_of(entries)]
                 lines.append([str(width), "1/sqrt(d_k)" if has_factor else "none", *cells])
-        return rows_table(head, lines, words=frozenset({0, 1}))
+        return lines
 
     # ---- §3.5 ----------------------------------------------------------------------------------------------------
 
@@ -150,8 +146,7 @@ class _Study:
             "reaches."
         )
 
-    def positions(self) -> Table:
-        head = ["positions", "perplexity, short pairs", "longer pairs", "ratio", "BLEU, short pairs", "longer pairs"]
+    def positions(self) -> list[list[str]]:
         lines = []
         for row in (*POSITIONS, RELATIVE):
             entries = self.entries(row)
@@ -165,21 +160,21 @@ class _Study:
                 cells = [mean_and_range(short), mean_and_range(longer), f"{factor(statistics.fmean(ratios)):.2f}"]
                 cells += [*bleus, seeds_of(entries)]
             lines.append([row, *cells])
-        return rows_table([*head, "seeds"], lines)
+        return lines
 
     # ---- §5.4 ----------------------------------------------------------------------------------------------------
 
     def has_accuracy(self) -> bool:
         return all("accuracy" in entry for row in SMOOTHING for entry in self.entries(row))
 
-    def smoothing(self) -> Table:
+    def smoothing(self) -> list[list[str]]:
         lines = []
         for row in SMOOTHING:
             entries = self.entries(row)
             scores = [mean_and_range(self.values(row, key)) for key in ("perplexity", "accuracy", "bleu")]
             cells = [*scores, seeds_of(entries)] if entries else [NOT_RUN]
             lines.append([row.removeprefix("smoothing"), *cells])
-        return rows_table(["label smoothing", "perplexity", "accuracy, %", "BLEU", "seeds"], lines)
+        return lines
 
 
 TEXTS: tuple[tuple[str, ...], ...] = ((), ("test",))  # keys of the scores on short and on longer pairs

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from transduce.config.schema import Config, architecture
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import COLOURS
-from transduce.evaluation.study_report import Figure, Report, Table, fill_report
+from transduce.evaluation.study_report import Figure, Report, fill_report
 from transduce.studies.results import Entry, Results
 
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # Student's t by degrees of freedom from 1
@@ -165,7 +165,6 @@ def overall(verdicts: Collection[ClaimVerdict]) -> ClaimVerdict:
 
 # ---- text --------------------------------------------------------------------------------------------------------
 
-NOT_RUN = "not run"
 REPORTS = Path(__file__).with_name("reports")
 Points = Sequence[tuple[float, float]]
 Curves = Mapping[str, Points]
@@ -246,12 +245,3 @@ def curves_figure(title: str, note: str, drawing: str, curves: Curves, words: Ca
 def ends_in_ms(points: Points) -> str:
     """Return the first and the last point of a curve of milliseconds over a size."""
     return ", ".join(f"{y:.1f} ms at {x:,.0f}" for x, y in (points[0], points[-1]))
-
-
-def rows_table(head: Sequence[str], rows: Sequence[Sequence[str]], words: frozenset[int] = frozenset({0})) -> Table:
-    """Return a table in which a row that has not been run is quiet: with a cell `NOT_RUN`, or fewer cells than head.
-
-    Cells that are missing are empty. words: indices of columns of words.
-    """
-    quiet = frozenset(number for number, row in enumerate(rows) if NOT_RUN in row or len(row) < len(head))
-    return Table(head, [[*row, *[""] * (len(head) - len(row))] for row in rows], quiet=quiet, words=words)

@@ -4,11 +4,13 @@ A system is ahead of another at a cost if their difference is larger than its 95
 seeds of all systems at this cost. Two curves cross only if each system is ahead at some cost.
 """
 
-import bisect
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
 
 from transduce.studies.comparison import Difference, difference, noise
 
@@ -22,10 +24,8 @@ class Curve:
 
     def at(self, cost: float) -> list[float]:
         """Return the figure of each seed at a cost within the curve, on a line over the logarithm of the cost."""
-        right = min(max(bisect.bisect_left(self.costs, cost), 1), len(self.costs) - 1)
-        low, high = self.costs[right - 1], self.costs[right]
-        share = math.log(cost / low) / math.log(high / low)
-        return [seed[right - 1] + share * (seed[right] - seed[right - 1]) for seed in self.values]
+        logarithms = [math.log(x) for x in self.costs]
+        return [float(np.interp(math.log(cost), logarithms, seed)) for seed in self.values]
 
     def mean(self) -> list[float]:
         """Return the mean over the seeds at each cost."""
@@ -53,9 +53,7 @@ def lead(curves: Mapping[str, Curve], name: str, other: str, cost: float) -> Dif
 
 def crossings(curves: Mapping[str, Curve]) -> list[Crossing]:
     """Return every crossing of two curves, by rising cost. curves: by the name of the system, two points or more."""
-    names = list(curves)
-    pairs = [(name, other) for i, name in enumerate(names) for other in names[i + 1 :]]
-    every = [crossing for pair in pairs for crossing in _crossings_of(curves, *pair)]
+    every = [crossing for pair in combinations(curves, 2) for crossing in _crossings_of(curves, *pair)]
     return sorted(every, key=lambda crossing: crossing.cost)
 
 

@@ -7,29 +7,18 @@ of experts as in the dense row: one expert of its width, or two of half of it.
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from transduce.evaluation.study_report import Report, Table
+from transduce.evaluation.study_report import NOT_RUN, Report
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.experts import router_loss, routings
 from transduce.model.transformer import parameter_count
-from transduce.studies.comparison import (
-    NOT_RUN,
-    Difference,
-    as_factor,
-    by_verdict,
-    mean_and_range,
-    report_of,
-    rows_table,
-    samples_of,
-)
-from transduce.studies.results import Cost, Duration, Entry, Results, Study, figures_type, list_type
+from transduce.studies.comparison import Difference, as_factor, by_verdict, mean_and_range, report_of, samples_of
+from transduce.studies.results import Cost, Duration, Entry, Results, figures_type, list_type
 from transduce.studies.small_models import (
-    SETTINGS,
     SMALL_TRAINING,
     SegmentSizes,
     SmallModel,
@@ -71,18 +60,6 @@ ROWS: Mapping[str, Network] = {
 
 # shares: of the tokens, by layer and expert, over an even share.
 EXPERTS = figures_type("perplexity", flops_per_token=Cost, optional={"shares": list[list_type(Duration)]})
-STUDY = Study("experts", lambda name, settings: [SMALL_TRAINING, EXPERTS], SETTINGS)
-
-
-def run_experts(
-    train: Path, valid: Path, out: Path, *, jobs: int | None = None, sizes: SegmentSizes = SIZES
-) -> Results:
-    """Train and evaluate the rows that are not yet in OUT/results.json, and write the report.
-
-    train, valid: texts whose lines follow each other. jobs, and the errors: as in `SmallStudy.run`.
-    """
-    return SmallStudy(STUDY, [*ROWS], train_and_evaluate, report).run((train, valid), out, sizes, jobs)
-
 
 # ---- a training --------------------------------------------------------------------------------------------------
 
@@ -128,27 +105,36 @@ def report(results: Results) -> Report:
     groups = by_verdict({ROWS[row].title: change for row, change in changes.items()})
     parts = "; ".join(f"{verdict}: {', '.join(titles)}" for verdict, titles in groups.items())
     sentence = f"Compared with the dense network after as many steps, {parts}." if parts else "Nothing to compare yet."
-    return report_of(results, sentence=sentence, table=_table(entries, changes))
+    lines = [[ROWS[row].title, *_cells(entries[row], changes.get(row))] for row in ROWS]
+    return report_of(results, sentence=sentence, table=lines)
 
 
-def _table(entries: Mapping[str, Sequence[Entry]], changes: Mapping[str, Difference | None]) -> Table:
-    def cells(row: str, seeds: Sequence[Entry]) -> list[str]:
-        return [
-            f"{seeds[0]['parameters']:,}",
-            f"{statistics.fmean(entry['flops_per_token'] for entry in seeds) / 1e6:.1f}",
-            mean_and_range([entry["perplexity"] for entry in seeds]),
-            as_factor(changes.get(row)),
-            _share(seeds, max),
-            _share(seeds, min),
-            str(len(seeds)),
-        ]
-
-    head = ["network", "parameters", "MFLOPs a token", "perplexity", "over dense", "highest share", "lowest", "seeds"]
-    lines = [[ROWS[row].title, *(cells(row, seeds) if seeds else [NOT_RUN])] for row, seeds in entries.items()]
-    return rows_table(head, lines)
+def _cells(seeds: Sequence[Entry], change: Difference | None) -> list[str]:
+    """Return the cells of a row from the entries of its seeds, and its change from the dense row."""
+    if not seeds:
+        return [NOT_RUN]
+    return [
+        f"{seeds[0]['parameters']:,}",
+        f"{statistics.fmean(entry['flops_per_token'] for entry in seeds) / 1e6:.1f}",
+        mean_and_range([entry["perplexity"] for entry in seeds]),
+        as_factor(change),
+        _share(seeds, max),
+        _share(seeds, min),
+        str(len(seeds)),
+    ]
 
 
 def _share(entries: Sequence[Entry], extreme: Callable[[list[float]], float]) -> str:
     """Return the mean over layers and seeds of the highest or the lowest share; "" without experts."""
     values = [extreme(layer) for entry in entries for layer in entry.get("shares", [])]
     return f"{statistics.fmean(values):.2f}" if values else ""
+
+
+STUDY = SmallStudy(
+    "experts",
+    lambda name, settings: [SMALL_TRAINING, EXPERTS],
+    rows=[*ROWS],
+    sizes=SIZES,
+    figures=train_and_evaluate,
+    report=report,
+)

@@ -7,30 +7,20 @@ evaluated with its frequencies scaled for the longest text, without training on 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from transduce.evaluation.study_report import Report
+from transduce.evaluation.study_report import NOT_RUN, Report, rows_table
 from transduce.family.configs import TransformerXLConfig, sizes_of
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.positions import Bucketed, Rotary
 from transduce.family.rope import DynamicRope, LinearRope, Rope, YarnRope, ntk_theta
 from transduce.family.transformer_xl import TransformerXL
 from transduce.model.transformer import parameter_count
-from transduce.studies.comparison import (
-    NOT_RUN,
-    as_factor,
-    by_verdict,
-    mean_and_range,
-    paired_difference,
-    report_of,
-    rows_table,
-)
-from transduce.studies.results import Count, Results, Study, figures_type, list_type
+from transduce.studies.comparison import as_factor, by_verdict, mean_and_range, paired_difference, report_of
+from transduce.studies.results import Count, Results, figures_type, list_type
 from transduce.studies.small_models import (
-    SETTINGS,
     SIZES,
     SMALL_TRAINING,
     SegmentSizes,
@@ -61,18 +51,6 @@ TITLES = {
 
 # Points, by the names of rows, which may scale the positions of one training.
 LENGTHS = figures_type(points=dict[str, list_type(figures_type("perplexity", length=Count))])
-STUDY = Study("positions", lambda name, settings: [SMALL_TRAINING, LENGTHS], SETTINGS)
-
-
-def run_positions(
-    train: Path, valid: Path, out: Path, *, jobs: int | None = None, sizes: SegmentSizes = SIZES
-) -> Results:
-    """Train and evaluate the rows that are not yet in OUT/results.json, and write the report.
-
-    train, valid: texts whose lines follow each other. jobs, and the errors: as in `SmallStudy.run`.
-    """
-    return SmallStudy(STUDY, ROWS, train_and_evaluate, report).run((train, valid), out, sizes, jobs)
-
 
 # ---- a training --------------------------------------------------------------------------------------------------
 
@@ -144,3 +122,13 @@ def _curves(results: Results, row: str, lengths: Sequence[int]) -> list[list[flo
     all_points = [entry["points"].get(row, []) for entry in results.done()]
     seeds = [{point["length"]: point["perplexity"] for point in points} for points in all_points]
     return [[curve[n] for n in lengths] for curve in seeds if curve.keys() >= {*lengths}]
+
+
+STUDY = SmallStudy(
+    "positions",
+    lambda name, settings: [SMALL_TRAINING, LENGTHS],
+    rows=ROWS,
+    sizes=SIZES,
+    figures=train_and_evaluate,
+    report=report,
+)

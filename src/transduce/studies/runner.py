@@ -115,8 +115,7 @@ def run_cells(
             for ending in endings:
                 if ending.problem:
                     failed.append(ending.name)
-                _record(ending, results)
-                status.print(_in_words(ending, names, results))
+                status.print(_record(ending, names, results))
     if stop.is_requested:
         raise KeyboardInterrupt
     if failed and advice:
@@ -145,19 +144,15 @@ def run_tasks(
     return results
 
 
-def _record(ending: Ending, results: Results) -> None:
+def _record(ending: Ending, names: Sequence[str], results: Results) -> str:
+    """Record how a cell has ended, and return it in words. names: of all cells."""
     if ending.problem:
         diverged = {"diverged": True} if ending.has_diverged else {}
         results.record(ending.name, "failed", **ending.origin, why=ending.problem, **diverged)
-    elif ending.figures is not None:
-        results.record(ending.name, "done", **ending.origin, **ending.figures)
-
-
-def _in_words(ending: Ending, names: Sequence[str], results: Results) -> str:
-    if ending.problem:
         return f"{ending.name}: failed, {ending.problem}"
     if ending.figures is None:
         return f"{ending.name}: {ending.words}"
+    results.record(ending.name, "done", **ending.origin, **ending.figures)
     return f"{ending.name}: {ending.words}; {sum(map(results.is_done, names))} of {len(names)} done"
 
 

@@ -13,8 +13,9 @@ of exponents. This is a search, not a proof that no other minimum is lower.
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass
 
 import torch
 from torch import Tensor
@@ -131,18 +132,11 @@ class Fit:
         log_n, log_d = _logarithms([parameters]), _logarithms([tokens])
         return float(self.law.log_loss(self.unknowns[None], log_n, log_d).exp())
 
-    def best_parameters(self, product: float) -> float:
-        """Return the N of the lowest loss where N D is `product`, within 1 to `product`, by golden section.
 
-        It is near one of these ends if the loss falls towards the end.
-        """
-        ratio = (math.sqrt(5) - 1) / 2
-        low, high = 0.0, math.log(product)
-        for _ in range(100):
-            left, right = high - ratio * (high - low), low + ratio * (high - low)
-            values = [self.loss(math.exp(x), product / math.exp(x)) for x in (left, right)]
-            low, high = (low, right) if values[0] < values[1] else (left, high)
-        return math.exp((low + high) / 2)
+def best_parameters(chinchilla: Fit, product: float) -> float:
+    """Return the N of the lowest loss by Chinchilla's law where N D is `product`; nan if the loss has no minimum."""
+    _, a, b, alpha, beta = chinchilla.unknowns
+    return float(((a - b + (alpha / beta).log() + beta * math.log(product)) / (alpha + beta)).exp())
 
 
 def fit(law: Law, points: Sequence[Observation], *, resamples: int = RESAMPLES, seed: int = 1) -> Fit:
@@ -172,8 +166,8 @@ def fit(law: Law, points: Sequence[Observation], *, resamples: int = RESAMPLES, 
 def _check(points: Sequence[Observation], n_unknowns: int) -> None:
     """Raise UserError if the points cannot give `n_unknowns` constants."""
     for point in points:
-        for name, value in (("parameters", point.parameters), ("tokens", point.tokens), ("loss", point.loss)):
-            if not (math.isfinite(value) and value > 0):
+        for name, value in asdict(point).items():
+            if not 0 < value < math.inf:
                 raise UserError(f"{name}={value}: expected a positive, finite number; leave this training out")
     if len(points) <= n_unknowns:
         raise UserError(f"{len(points)} trainings: expected more than {n_unknowns}, one for each constant; train more")
@@ -254,16 +248,15 @@ def power_law(curve: Sequence[tuple[float, float]]) -> Estimate:
     """
     if len({x for x, _ in curve}) < LEAST_DISTINCT:
         raise UserError(f"{len(curve)} points: expected at least {LEAST_DISTINCT} with different x; train more")
-    if any(not (math.isfinite(value) and value > 0) for point in curve for value in point):
+    if not all(0 < value < math.inf for point in curve for value in point):
         raise UserError("a point of a power law: expected positive, finite numbers; leave this training out")
-    xs, ys = _logarithms([x for x, _ in curve]), _logarithms([loss for _, loss in curve])
-    offsets = xs - xs.mean()
-    slope = float((offsets * ys).sum() / offsets.square().sum())
+    xs, ys = ([math.log(value) for value in values] for values in zip(*curve, strict=True))
+    slope, start = statistics.linear_regression(xs, ys)
     if slope >= 0:
         raise UserError(f"an exponent of {-slope:.3g}: expected a loss that falls; train more")
-    differences = ys - ys.mean() - slope * offsets
+    squares = sum((y - start - slope * x) ** 2 for x, y in zip(xs, ys, strict=True))
     freedom = len(curve) - 2
-    error = math.sqrt(float(differences.square().sum()) / freedom / float(offsets.square().sum()))
+    error = math.sqrt(squares / freedom / (statistics.variance(xs) * (len(curve) - 1)))
     margin = t95(freedom) * error
     return Estimate(-slope, -slope - margin, -slope + margin)
 

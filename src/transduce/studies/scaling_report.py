@@ -7,10 +7,20 @@ from typing import Any, TypeVar
 
 from transduce.errors import UserError
 from transduce.evaluation.charts import axes, dot, log_axis, stretch, strokes
-from transduce.evaluation.study_report import Figure, Report, Table
-from transduce.studies.comparison import NOT_RUN, report_of
+from transduce.evaluation.study_report import NOT_RUN, Figure, Report, Table
+from transduce.studies.comparison import report_of
 from transduce.studies.results import Entry, Results
-from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Estimate, Fit, Law, Observation, fit, power_law
+from transduce.studies.scaling_fit import (
+    CHINCHILLA,
+    KAPLAN,
+    Estimate,
+    Fit,
+    Law,
+    Observation,
+    best_parameters,
+    fit,
+    power_law,
+)
 
 # Quoted. Hoffmann et al. 2022, eq. 10 and table 2 (approach 3); Besiroglu et al. 2024, table 1; Kaplan et al. 2020,
 # eqs. 1.1 to 1.3, tables 2, 5 and 6.
@@ -247,7 +257,7 @@ def _best_size(law: Fit, measured: Sequence[tuple[int, int]], share: float) -> s
     measured: N and D of the trainings. A law says nothing of sizes beyond them.
     """
     product = share * max(n * d for n, d in measured)
-    best = law.best_parameters(product)
+    best = best_parameters(law, product)
     pairs = zip((best, product / best), zip(*measured, strict=True), strict=True)
     if all(min(values) <= value <= max(values) for value, values in pairs):
         return f"{best:,.3g}, {product / best**2:,.3g}"
@@ -274,14 +284,13 @@ def _kaplan_tables(laws: Laws) -> list[Table | str]:
     return blocks
 
 
-def parts_table(laws: Laws) -> Table:
-    """Return the exponents of the laws without some of the trainings."""
-    head = ["trainings", "alpha", "beta", "best N: exponent of C, Chinchilla", "the same, Kaplan", "E"]
+def parts_table(laws: Laws) -> list[list[str]]:
+    """Return the rows of the table of the exponents of the laws without some of the trainings."""
     lines = []
     for name, (chinchilla, kaplan) in {"all": (laws.chinchilla, laws.kaplan), **laws.parts}.items():
         ours = [_value(chinchilla, key) for key in ("alpha", "beta")]
         lines.append([name, *ours, _value(chinchilla), _value(kaplan), _value(chinchilla, "E")])
-    return Table(head, lines)
+    return lines
 
 
 def _value(law: Fit | str, constant: str | None = None) -> str:

@@ -4,7 +4,7 @@ text -> ids, with EOS after each line -> batches -> losses -> training -> perple
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,9 +68,6 @@ class SegmentSizes:
 
 
 SIZES = SegmentSizes()
-
-
-SETTINGS = figures_type(sizes=settings_type(SegmentSizes))
 SMALL_TRAINING = figures_type("row", "seed", "parameters", "steps", "seconds", "cpu_seconds")
 
 # ---- a study -----------------------------------------------------------------------------------------------------
@@ -86,29 +83,32 @@ class Streams:
 
 
 @dataclass(frozen=True)
-class SmallStudy:
+class SmallStudy(Study):
     """A study whose cells are rows of small models, each with all seeds.
 
     figures: trains a row with a seed, and returns its figures; it is sent to other processes, so it must be picklable.
     """
 
-    study: Study
+    settings: Any = figures_type(sizes=settings_type(SegmentSizes))
+    _: KW_ONLY
     rows: Sequence[str]
+    sizes: SegmentSizes
     figures: Callable[[SegmentSizes, str, int, Streams], dict[str, Any]]
     report: Callable[[Results], Report]
 
-    def run(self, texts: tuple[Path, Path], out: Path, sizes: SegmentSizes, jobs: int | None) -> Results:
+    def run(self, train: Path, valid: Path, out: Path, *, jobs: int | None = None) -> Results:
         """Train and evaluate the rows that are not yet in OUT/results.json, and write the report.
 
-        texts: for training and for the evaluation. jobs: number of trainings at a time; None: one for each core.
+        train, valid: texts whose lines follow each other. jobs: number of trainings at a time; None: one for each core.
         Raises UserError for a text that is too short. Raises the errors of `runner.run_cells`, too.
         """
-        results = open_results(out, self.study, {**hashes(*texts), "sizes": sizes})
+        sizes = self.sizes
+        results = open_results(out, self, {**hashes(train, valid), "sizes": sizes})
         cells = {f"{row}-{seed}": {"row": row, "seed": seed} for seed in SEEDS for row in self.rows}
 
         def prepare() -> Callable[[str], Work]:
             least = (sizes.rows * sizes.segment + 1, sizes.lengths[-1] + 1)  # a segment for each row, and the longest
-            streams = read_streams(*texts, sizes.vocab_size, least)
+            streams = read_streams(train, valid, sizes.vocab_size, least)
             return lambda name: partial(timed, self.figures, sizes, *cells[name].values(), streams)
 
         return run_tasks(cells, prepare, in_pool(jobs), results, self.report)

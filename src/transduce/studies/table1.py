@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.evaluation.study_charts import powers_svg
-from transduce.evaluation.study_report import Figure, Report, Table
-from transduce.studies.comparison import NOT_RUN, curves_figure, ends_in_ms, report_of
+from transduce.evaluation.study_report import NOT_RUN, Figure, Report, Table
+from transduce.studies.comparison import curves_figure, ends_in_ms, report_of
 from transduce.studies.results import Cost, Count, Exponent, Results, Study, figures_type, list_type, open_results
 from transduce.studies.runner import in_turn, run_tasks, timed
 

@@ -1,7 +1,7 @@
 """The cost of a training step of Table 2, in FLOPs and in time on one core, and the budgets that follow from it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean
 from typing import Any
@@ -110,8 +110,8 @@ def measure_costs(requests: Sequence[TrainRequest]) -> list[dict[str, Any]]:
             request.check()
             with run_folder.exclusive(request.out):
                 runs.append(prepare(request, TranslationTask())[0])
-        steppers = [_Stepper(run) for run in runs]
-        rounds = [[stepper.seconds() for stepper in steppers] for _ in range(ROUNDS)]
+        all_seconds = [_seconds(run) for run in runs]
+        rounds = [[next(seconds) for seconds in all_seconds] for _ in range(ROUNDS)]
     seconds = [[round(times[i], 4) for times in rounds] for i in range(len(requests))]
     return [
         {"config": encode_config(run.config), **_flops(run), "seconds_per_step": times}
@@ -130,24 +130,24 @@ def _flops(run: Run) -> dict[str, Any]:
     return {"flops_per_step": round(mean(flops)), "flops_per_target_token": round(sum(flops) / tokens)}
 
 
-class _Stepper:
-    """A prepared training that takes a few steps at a time on the CPU, also beside a GPU, and writes nothing."""
+def _seconds(run: Run) -> Iterator[float]:
+    """Yield the processor seconds of a step, without end: of `STEPS` each, on the CPU, also beside a GPU.
 
-    def __init__(self, run: Run) -> None:
-        model = run.task.build(run.config).train()
-        self.state = TrainingState(model, run.config.train, {})
-        self.gradients = Gradients(model, run.task, run.config.train, torch.device("cpu"), lambda _: None)
-        self.stream = run.batches.stream(DataPosition())
-        self._step()  # the first step compiles kernels and allocates memory
+    Nothing is written.
+    """
+    model = run.task.build(run.config).train()
+    state = TrainingState(model, run.config.train, {})
+    gradients = Gradients(model, run.task, run.config.train, torch.device("cpu"), lambda _: None)
+    stream = run.batches.stream(DataPosition())
 
-    def seconds(self) -> float:
-        """Take `STEPS` steps, and return the processor seconds of one."""
+    def step() -> None:
+        micro_batches, _ = next(stream)
+        state.update(gradients.of(micro_batches, seed=1))
+        state.optimizer.zero_grad()
+
+    step()  # the first step compiles kernels and allocates memory
+    while True:
         started_at = time.process_time()
         for _ in range(STEPS):
-            self._step()
-        return (time.process_time() - started_at) / STEPS
-
-    def _step(self) -> None:
-        micro_batches, _ = next(self.stream)
-        self.state.update(self.gradients.of(micro_batches, seed=1))
-        self.state.optimizer.zero_grad()
+            step()
+        yield (time.process_time() - started_at) / STEPS

@@ -6,9 +6,8 @@ import statistics
 from transduce.config.schema import architecture
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import progress_svg
-from transduce.evaluation.study_report import Block, Figure, Report, Table
+from transduce.evaluation.study_report import NOT_RUN, Block, Figure, Report, Table
 from transduce.studies.comparison import (
-    NOT_RUN,
     Difference,
     Points,
     Samples,
@@ -21,7 +20,6 @@ from transduce.studies.comparison import (
     millions,
     not_run,
     report_of,
-    rows_table,
     seeds_of,
 )
 from transduce.studies.curves import Curve, crossings
@@ -64,10 +62,7 @@ def report(results: Results) -> Report:
         pairs=study.pairs(),
         systems="; ".join(study.settings(system) for system in SYSTEMS),
         costs=study.costs(),
-        quotations=Table(
-            ["system", "BLEU EN-DE", "BLEU EN-FR", "training FLOPs EN-DE", "EN-FR"],
-            [[f"{name} (quoted)", *row] for name, row in PAPER.items()],
-        ),
+        quotations=[[f"{name} (quoted)", *row] for name, row in PAPER.items()],
         counted="; ".join(map(_counted, COUNTED)),
     )
 
@@ -219,9 +214,8 @@ class _Study:
             f"{train.lr_factor:g}, {train.warmup_steps:,} steps of warm-up, dropout {config.model.dropout:g}"
         )
 
-    def costs(self) -> Table:
-        head = ["system", "parameters", "FLOPs per step", "FLOPs per target token", "seconds per step", "highest"]
-        head += ["GFLOP/s", "steps", "seeds", "processor time"]
+    def costs(self) -> list[list[str]]:
+        """Return the rows of the table of the costs."""
         rows = []
         for system in SYSTEMS:
             entries = self.entries[system]
@@ -244,7 +238,7 @@ class _Study:
                     duration(statistics.fmean(entry["cpu_seconds"] for entry in entries)),
                 ]
             )
-        return rows_table(head, rows)
+        return rows
 
 
 # ---- words and numbers -------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from typing import Any
 
 from transduce.config.recipes.studies.table2 import SHAPES, lr_factor
 from transduce.errors import UserError
-from transduce.evaluation.study_report import Report, Table
-from transduce.studies.comparison import NOT_RUN, report_of, rows_table
+from transduce.evaluation.study_report import NOT_RUN, Report, Table, rows_table
+from transduce.studies.comparison import report_of
 from transduce.studies.results import Results, Study, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings

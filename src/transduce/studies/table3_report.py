@@ -10,9 +10,8 @@ from transduce.config.recipes import find_recipe
 from transduce.config.recipes.studies import table3
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import Change, changes_height, changes_svg
-from transduce.evaluation.study_report import Figure, Report, Table
+from transduce.evaluation.study_report import NOT_RUN, Figure, Report, Table, rows_table
 from transduce.studies.comparison import (
-    NOT_RUN,
     ClaimVerdict,
     Difference,
     Effect,
@@ -24,7 +23,6 @@ from transduce.studies.comparison import (
     not_run,
     overall,
     report_of,
-    rows_table,
     samples_of,
     seeds_of,
     sizes_in_words,
@@ -224,11 +222,10 @@ class _Study:
         return text
 
 
-def _effects(study: _Study) -> Table:
-    head = ["change", "perplexity: paper", "here, 95 % interval", "here, mean of checkpoints"]
-    head += ["BLEU: paper", "here, 95 % interval"]
+def _effects(study: _Study) -> list[list[str]]:
+    """Return the rows of the table of the effects."""
     base = PAPER["base"]
-    lines = [
+    return [
         [
             title(row),
             f"x {PAPER[row].perplexity / base.perplexity:.3f}",
@@ -239,7 +236,6 @@ def _effects(study: _Study) -> Table:
         ]
         for row in study.changed
     ]
-    return rows_table(head, lines, words=frozenset(range(6)))
 
 
 def _changes(figure: str, study: _Study) -> Figure:

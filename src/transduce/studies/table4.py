@@ -22,13 +22,12 @@ from msgspec import Meta
 from transduce.config.recipes.studies import table4
 from transduce.data.text import file_sha256
 from transduce.evaluation.study_charts import progress_svg
-from transduce.evaluation.study_report import Block, Figure, Report, Table
+from transduce.evaluation.study_report import NOT_RUN, Block, Figure, Report, Table, rows_table
 from transduce.parsing.labelled_f1 import read_gold
 from transduce.parsing.linearize import TreeForm, linearize
 from transduce.parsing.trees import Tree, sentence_of
 from transduce.storage.atomic_folder import write_file
 from transduce.studies.comparison import (
-    NOT_RUN,
     Curves,
     Points,
     as_points,
@@ -37,7 +36,6 @@ from transduce.studies.comparison import (
     millions,
     not_run,
     report_of,
-    rows_table,
     samples_of,
     seeds_of,
     sizes_in_words,
@@ -304,8 +302,9 @@ class _Study:
         counts = [sum(self.results.values(row, text, key)) for key in ("valid", "sentences")]
         return " of ".join(f"{count:,}" for count in counts) if counts[1] else ""
 
-    def costs(self) -> Table:
-        lines = [
+    def costs(self) -> list[list[str]]:
+        """Return the rows of the table of the costs."""
+        return [
             [
                 TITLES[row],
                 sizes_in_words(self.results.config(row)),
@@ -317,8 +316,6 @@ class _Study:
             for row, entries in self.entries.items()
             if entries
         ]
-        head = ["row", "model", "parameters", "steps", "seconds", "processor seconds"]
-        return Table(head, lines, words=frozenset({0, 1}))
 
     def drawings(self) -> list[Block]:
         """Return the drawings of F1 against the training trees, and against the steps; none without their rows."""
