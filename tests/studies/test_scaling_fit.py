@@ -11,17 +11,7 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from transduce.errors import UserError
-from transduce.studies.scaling_fit import (
-    CHINCHILLA,
-    KAPLAN,
-    Fit,
-    Law,
-    Observation,
-    best_parameters,
-    fit,
-    minimise,
-    power_law,
-)
+from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Fit, Law, Observation, fit, minimise, power_law
 
 SMALL = [2.0, 60.0, 300.0, 0.35, 0.38]  # E, A, B, alpha, beta of models such as in the study
 HOFFMANN = [1.69, 406.4, 410.7, 0.34, 0.28]
@@ -112,7 +102,7 @@ def test_the_best_size_is_that_of_the_closed_form() -> None:
     product = 5.76e23 / 6
     e, a, b, alpha, beta = HOFFMANN
     closed = (alpha * a / (beta * b)) ** (1 / (alpha + beta)) * product ** (beta / (alpha + beta))
-    assert best_parameters(law, product) == pytest.approx(closed, rel=1e-5)
+    assert law.best_parameters(product) == pytest.approx(closed, rel=1e-5)
     assert closed == pytest.approx(3.2e10, rel=0.02) and product / closed**2 == pytest.approx(93, rel=0.02)
     assert law.loss(closed, product / closed) > e
 

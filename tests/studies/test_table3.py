@@ -15,6 +15,7 @@ from transduce.config.validation import problems
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
 from transduce.evaluation.study_report import html_page, markdown, write_report
+from transduce.studies.comparison import Row
 from transduce.studies.results import Results, encode_config, provenance, read_results
 from transduce.studies.table3 import PLANS, STUDY, Table3Texts, run_table3, trainings
 from transduce.studies.table3_report import CLAIMS, LARGE_BASE, PAPER, SIZES, report
@@ -288,5 +289,5 @@ def test_finished_trainings_are_reported_without_their_runs(tmp_path: Path, capf
     study.entries = {f"n4-{seed}": entry("n4", seed, 9.0, 20.0 + seed) for seed in (1, 2)}
     study.save()
     results = run_table3(texts, out, trainings("small", ["n4"], [1, 2]))
-    assert "there is nothing to do" in capfd.readouterr().err and results.values("n4", "bleu") == [21.0, 22.0]
+    assert "there is nothing to do" in capfd.readouterr().err and Row(results.done("n4")).values("bleu") == [21.0, 22.0]
     assert "21.50 (21.00 to 22.00)" in (out / "report.md").read_text("utf-8") and not (out / "runs").exists()

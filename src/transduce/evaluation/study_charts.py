@@ -3,17 +3,20 @@
 Horizontal positions are per cent of the width, and text keeps its size. A figure therefore fits phones and screens.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
 from transduce.evaluation.charts import Axis, axes, dot, linear_axis, log_axis, round_numbers, stretch, strokes
+from transduce.evaluation.study_report import Figure
 
+Points = Sequence[tuple[float, float]]
+Curves = Mapping[str, Points]  # by name
 COLOURS = ("first", "second", "third", "fourth")
 ROW = 24  # pixels
 
 
-def powers_svg(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+def powers_svg(curves: Curves) -> str:
     """Return curves on two logarithmic axes, where a power is a straight line. Each size has a tick.
 
     All values must be positive."""
@@ -23,12 +26,7 @@ def powers_svg(curves: Mapping[str, Sequence[tuple[float, float]]]) -> str:
     return _curves(curves, across, log_axis(_heights(curves)))
 
 
-def progress_svg(
-    curves: Mapping[str, Sequence[tuple[float, float]]],
-    rings: Sequence[tuple[float, float]] = (),
-    *,
-    is_logarithmic: bool = True,
-) -> str:
+def progress_svg(curves: Curves, rings: Points = (), *, is_logarithmic: bool = True) -> str:
     """Return curves of a score against cost, which is on a linear axis from 0.
 
     rings: points that get a ring. is_logarithmic: the axis of the score; all scores must then be positive.
@@ -40,18 +38,58 @@ def progress_svg(
     return "\n".join(elements)
 
 
-def _heights(curves: Mapping[str, Sequence[tuple[float, float]]]) -> list[float]:
+def laws_svg(measured: Curves, laws: Curves, lowest: Points) -> str:
+    """Return measured points as dots with their name, a law as a line for each name, and a line of lowest points.
+
+    Both axes are logarithmic, and end at the measured points. laws: empty if there is none.
+    """
+    across = log_axis([x for curve in measured.values() for x, _ in curve])
+    up = log_axis(_heights(measured))
+
+    def places(points: Points) -> list[tuple[float, float]]:
+        return [(across.position(x), min(max(1 - up.position(y), 0.0), 1.0)) for x, y in points]
+
+    elements = [*_frame(across, up), _line(places(lowest), "second")]
+    for name, points in measured.items():
+        if name in laws:
+            elements.append(_line(places(laws[name]), "first"))
+        elements += [dot(place, "first", 2.5) for place in places(points)]
+        x, y = places(points)[0]
+        label = f'x="{100 * x:.2f}%" y="{100 * y:.2f}%" dy="-.75em" text-anchor="middle"'
+        elements.append(f"<text {label}>{name}</text>")
+    return "\n".join(elements)
+
+
+def _heights(curves: Curves) -> list[float]:
     return [y for curve in curves.values() for _, y in curve]
 
 
-def _curves(curves: Mapping[str, Sequence[tuple[float, float]]], across: Axis, up: Axis) -> str:
+def _curves(curves: Curves, across: Axis, up: Axis) -> str:
     """Return the axes, and for each curve a line with a dot at every point."""
-    elements = ['<line class="base" x1="0" x2="100%" y1="100%" y2="100%"/>', *axes(across, up)]
+    elements = _frame(across, up)
     for colour, curve in zip(COLOURS, curves.values(), strict=False):
         points = [(across.position(x), 1 - up.position(y)) for x, y in curve]
-        elements.append(stretch(f'<path class="{colour}" d="{strokes(points)}"/>'))
-        elements += [dot(point, colour, 2.5) for point in points]
+        elements += [_line(points, colour), *(dot(point, colour, 2.5) for point in points)]
     return "\n".join(elements)
+
+
+def _frame(across: Axis, up: Axis) -> list[str]:
+    return ['<line class="base" x1="0" x2="100%" y1="100%" y2="100%"/>', *axes(across, up)]
+
+
+def _line(places: Sequence[tuple[float, float]], colour: str) -> str:
+    return stretch(f'<path class="{colour}" d="{strokes(places)}"/>')
+
+
+def curves_figure(title: str, note: str, drawing: str, curves: Curves, words: Callable[[Points], str]) -> Figure:
+    """Return the figure of curves by name. drawing: of all curves. words: describes a curve for screen readers."""
+    alt = "; ".join(f"{name}: {words(points)}" for name, points in curves.items())
+    return Figure(title, drawing, 280, alt, note, list(zip(curves, COLOURS, strict=False)))
+
+
+def ends_in_ms(points: Points) -> str:
+    """Return the first and the last point of a curve of milliseconds over a size."""
+    return ", ".join(f"{y:.1f} ms at {x:,.0f}" for x, y in (points[0], points[-1]))
 
 
 @dataclass(frozen=True)

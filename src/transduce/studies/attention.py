@@ -6,7 +6,7 @@ restore masked tokens, in BERT. All models of a kind have the same sizes, steps,
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,6 @@ COSTS = figures_type(
 COSTS_OF_FORMS = figures_type("n", forms=dict[str, COSTS])
 TRAINING = figures_type("row", "seed", "parameters", "cpu_seconds", loss=Duration)  # in nats for a predicted token
 
-
 STUDY = Study(
     "attention",
     lambda name, settings: [COSTS_OF_FORMS if name.startswith("costs-") else TRAINING],
@@ -63,15 +62,10 @@ def run_attention(train: Path, valid: Path, out: Path, *, sizes: AttentionSizes 
         **{f"costs-{n}": {"n": n} for n in sizes.lengths},
     }
 
-    def prepare() -> Callable[[str], Work]:
+    def prepare() -> Mapping[str, Work]:
         texts = token_texts(train, valid, sizes)
-
-        def work_of(name: str) -> Work:
-            if name in trainings:
-                return partial(timed, train_and_evaluate, *trainings[name], texts, sizes)
-            return partial(_costs, origins[name]["n"], sizes)
-
-        return work_of
+        works = {name: partial(timed, train_and_evaluate, *cell, texts, sizes) for name, cell in trainings.items()}
+        return works | {f"costs-{n}": partial(_costs, n, sizes) for n in sizes.lengths}
 
     def costs_first(tasks: Sequence[Task], control: Control) -> Endings:
         return in_turn(sorted(tasks, key=lambda task: task.name in trainings), control)

@@ -121,7 +121,6 @@ class ProjectedAttention(nn.Module):
 
 M = TypeVar("M", bound=Attention | ProjectedAttention)
 
-
 BOTH_SIDES = ("fused-both", "layer-bert")  # exact forms, and the bases of others, without the causal mask
 
 

@@ -1,24 +1,15 @@
 """The report of `transduce study attention`: costs against n, and losses compared with exact attention."""
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import convert
 
-from transduce.evaluation.study_charts import powers_svg
+from transduce.evaluation.study_charts import curves_figure, ends_in_ms, powers_svg
 from transduce.evaluation.study_report import NOT_RUN, Figure, Report, Table
 from transduce.studies.attention_forms import AttentionForm, AttentionSizes, TrainedForm, forms, layers, rows
-from transduce.studies.comparison import (
-    Difference,
-    as_points,
-    by_verdict,
-    curves_figure,
-    ends_in_ms,
-    report_of,
-    samples_of,
-)
-from transduce.studies.results import Entry, Results
+from transduce.studies.comparison import Difference, Row, as_points, by_verdict, report_of, samples_of
+from transduce.studies.results import Results
 
 IN_FIGURES = ("fused", "window", "performer", "reference")
 Costs = Mapping[int, Mapping[str, Mapping[str, float]]]  # length -> form or layer -> figures
@@ -157,12 +148,12 @@ def _losses(results: Results, sizes: AttentionSizes, *, causal: bool) -> tuple[T
     comparison = (
         f", compared with exact attention after as many steps. {parts}" if parts else ": nothing to compare yet."
     )
-    lines = [[row.title, *_loss_cells(results.done(row.name), changes.get(row.name), row)] for row in of_mask]
+    lines = [[row.title, *_loss_cells(Row(results.done(row.name)), changes.get(row.name), row)] for row in of_mask]
     head = [task.lower(), "loss of each seed", "less base", "verdict", "parameters", "processor seconds"]
     return Table(head, lines, words=frozenset({0, 3})), task + comparison
 
 
-def _loss_cells(seeds: Sequence[Entry], change: Difference | None, row: TrainedForm) -> list[str]:
+def _loss_cells(seeds: Row, change: Difference | None, row: TrainedForm) -> list[str]:
     if not seeds:
         return [NOT_RUN, "", "", "", ""]
     return [
@@ -170,5 +161,5 @@ def _loss_cells(seeds: Sequence[Entry], change: Difference | None, row: TrainedF
         as_points(change, digits=3),
         "base" if row.name == row.base else change.verdict() if change else "",
         f"{seeds[0]['parameters']:,}",
-        f"{statistics.fmean(entry['cpu_seconds'] for entry in seeds):,.0f}",
+        f"{seeds.mean('cpu_seconds'):,.0f}",
     ]

@@ -40,7 +40,6 @@ LONGER = 22  # both sides of a longer pair have more pieces
 
 Pair = tuple[str, str]
 
-
 SOFTMAX = figures_type(variance=Duration, gradient=Duration, components=Duration)  # means over its rows
 SCALING = figures_type("row", "seed", "perplexity", "cpu_seconds", softmax_start=SOFTMAX, softmax_end=SOFTMAX)
 SMOOTHED = figures_type(optional={"accuracy": Percent})  # added after the training

@@ -81,17 +81,17 @@ def run_in_process(
     by_name = {training.name: training for training in trainings if rerun or not results.has_diverged(training.name)}
 
     def tidy() -> None:
-        for training in trainings:
-            if results.is_done(training.name) or results.has_diverged(training.name):
-                _remove(runs / training.name)
+        for name in (training.name for training in trainings):
+            if results.is_done(name) or results.has_diverged(name):
+                _remove(runs / name)
 
-    def work(name: str) -> dict[str, Any]:
+    def work(training: Training) -> dict[str, Any]:
         tidy()
-        return timed(measure, by_name[name], runs / name)
+        return timed(measure, training, runs / training.name)
 
     def make(names: list[str]) -> list[Task]:
-        origins = {name: {"row": by_name[name].row, "seed": by_name[name].seed} for name in names}
-        return [Task(name, origins[name], partial(work, name)) for name in names]
+        cells = [by_name[name] for name in names]
+        return [Task(cell.name, {"row": cell.row, "seed": cell.seed}, partial(work, cell)) for cell in cells]
 
     diverged = filter(results.has_diverged, (training.name for training in trainings))
     names = [*outdated_trainings(trainings, results), *diverged] if rerun else []
@@ -148,13 +148,18 @@ class UnscaledTransformer(Transformer):
         return super().decode(tgt_in, memory, src_mask, attention)
 
 
-class ScaledTask(TranslationTask):
-    """Translation, evaluated without a search."""
+class ModelTask(TranslationTask):
+    """Translation by the models of a class."""
 
-    model_class = Transformer
+    def __init__(self, model_class: type[Transformer]) -> None:
+        self.model_class = model_class
 
     def build(self, config: Config) -> Transformer:
         return self.model_class(config.model)
+
+
+class ScoringTask(ModelTask):
+    """Translation, evaluated without a search."""
 
     def evaluate(
         self, model: Model, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
@@ -167,18 +172,12 @@ class ScaledTask(TranslationTask):
         return f"loss {scores['loss']:.3f}"
 
 
-class UnscaledTask(ScaledTask):
-    """Translation by a model whose attention has no factor."""
-
-    model_class = UnscaledTransformer
-
-
 # ---- a training --------------------------------------------------------------------------------------------------
 
 
 def train_and_measure(training: Training, texts: Texts, run: Path) -> dict[str, Any]:
     """Train in the folder `run`, or resume there, and return the figures. Raises KeyboardInterrupt after a signal."""
-    task = ScaledTask() if training.row.startswith("scaled") else UnscaledTask()
+    task = ScoringTask(Transformer if training.row.startswith("scaled") else UnscaledTransformer)
     loaded, last = train_here(training, texts, run, task)
     pairs = list(read_pairs(*texts.valid))
     start = softmax_statistics(loaded.model, loaded.tokenizer, pairs[:SENTENCES])
@@ -289,20 +288,13 @@ class RelativeTransformer(Transformer):
             layer.self_attention.load_state_dict(plain.state_dict(), strict=False)  # initialised as the paper's
 
 
-class RelativeTask(TranslationTask):
-    """Translation by a model with relative positions."""
-
-    def build(self, config: Config) -> RelativeTransformer:
-        return RelativeTransformer(config.model)
-
-
 def train_relative(training: Training, short: Texts, run: Path) -> dict[str, Any]:
     """Train in the folder `run`, or resume there, and return the scores on short and on longer pairs.
 
     Raises KeyboardInterrupt after a signal, and NotFiniteError if the training diverged.
     """
     assert short.test is not None
-    loaded, last = train_here(training, short, run, RelativeTask())
+    loaded, last = train_here(training, short, run, ModelTask(RelativeTransformer))
     sizes = load_last(loaded, last)
     translator = Translator([loaded])
     evaluations = {}

@@ -9,14 +9,13 @@ from transduce.evaluation.study_report import NOT_RUN, Report
 from transduce.studies.claims_models import WIDTHS, row_of
 from transduce.studies.comparison import (
     Difference,
+    Row,
     as_factor,
     as_points,
     claim_verdict,
     factor,
-    mean_and_range,
     report_of,
     samples_of,
-    seeds_of,
 )
 from transduce.studies.results import Results, config_of
 
@@ -39,8 +38,6 @@ def report(results: Results) -> Report:
         relative=as_factor(study.change(RELATIVE, "sinusoids", "test", "perplexity")) or NOT_RUN,
         positions=study.positions(),
         pairs=study.pairs(),
-        demo_bleu=DEMO_BLEU,
-        demo_exact=DEMO_EXACT,
         smoothed_perplexity=_is_worse(study.change(*SMOOTHING, "perplexity")),
         accuracy=_is_improved(accuracy, " %"),
         bleu=_is_improved(study.change(*SMOOTHING, "bleu"), ""),
@@ -49,15 +46,14 @@ def report(results: Results) -> Report:
     )
 
 
-# From docs/results.md, the run on an idle machine.
-DEMO_BLEU, DEMO_EXACT = ("97.97", "44.19"), ("93.6", "3.6")
-
-
 class _Study:
     """The results of a study as the parts of its report."""
 
     def __init__(self, results: Results) -> None:
-        self.results, self.entries, self.values = results, results.done, results.values
+        self.results = results
+
+    def entries(self, row: str) -> Row:
+        return Row(self.results.done(row))
 
     def diverged(self, row: str) -> int:
         entries = self.results.entries.items()
@@ -125,9 +121,9 @@ class _Study:
                 entries = self.entries(row)
                 cells = ["diverged" if self.diverged(row) else NOT_RUN]
                 if entries:
-                    softmax = [self.values(row, f"softmax_{when}", name) for name, when in SOFTMAX_COLUMNS]
+                    softmax = [entries.values(f"softmax_{when}", name) for name, when in SOFTMAX_COLUMNS]
                     cells = [f"{statistics.fmean(figures):.3g}" for figures in softmax]
-                    cells += [mean_and_range(self.values(row, "perplexity")), seeds_of(entries)]
+                    cells += [entries.range("perplexity"), entries.seeds()]
                 lines.append([str(width), "1/sqrt(d_k)" if has_factor else "none", *cells])
         return lines
 
@@ -152,13 +148,10 @@ class _Study:
             entries = self.entries(row)
             cells = [NOT_RUN]
             if entries:
-                short, longer = (self.values(row, *text, "perplexity") for text in TEXTS)
-                ratios = [
-                    math.log(on_longer) - math.log(on_short) for on_short, on_longer in zip(short, longer, strict=True)
-                ]
-                bleus = [mean_and_range(self.values(row, *text, "bleu")) for text in TEXTS]
-                cells = [mean_and_range(short), mean_and_range(longer), f"{factor(statistics.fmean(ratios)):.2f}"]
-                cells += [*bleus, seeds_of(entries)]
+                short, longer = (entries.values(*text, "perplexity") for text in TEXTS)
+                ratio = statistics.fmean(math.log(y) - math.log(x) for x, y in zip(short, longer, strict=True))
+                perplexities, bleus = ([entries.range(*text, key) for text in TEXTS] for key in ("perplexity", "bleu"))
+                cells = [*perplexities, f"{factor(ratio):.2f}", *bleus, entries.seeds()]
             lines.append([row, *cells])
         return lines
 
@@ -171,8 +164,8 @@ class _Study:
         lines = []
         for row in SMOOTHING:
             entries = self.entries(row)
-            scores = [mean_and_range(self.values(row, key)) for key in ("perplexity", "accuracy", "bleu")]
-            cells = [*scores, seeds_of(entries)] if entries else [NOT_RUN]
+            scores = [entries.range(key) for key in ("perplexity", "accuracy", "bleu")]
+            cells = [*scores, entries.seeds()] if entries else [NOT_RUN]
             lines.append([row.removeprefix("smoothing"), *cells])
         return lines
 

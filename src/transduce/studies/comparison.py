@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 from transduce.config.schema import Config, architecture
 from transduce.evaluation.page import duration
-from transduce.evaluation.study_charts import COLOURS
-from transduce.evaluation.study_report import Figure, Report, fill_report
-from transduce.studies.results import Entry, Results
+from transduce.evaluation.study_report import NOT_RUN, Report, fill_report
+from transduce.studies.results import Entry, Results, config_of
 
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # Student's t by degrees of freedom from 1
 
@@ -99,6 +98,46 @@ def paired_difference(differences: Sequence[float]) -> Difference | None:
     return Difference(statistics.fmean(differences), spread and spread.margin(len(differences)))
 
 
+class Row(list[Entry]):
+    """The entries of a row that are done, one for each seed, and their figures as text."""
+
+    def values(self, *keys: str) -> list[Any]:
+        """Return a figure of each seed that has it. keys: its path, such as "valid", "f1"."""
+        values: list[Any] = [*self]
+        for key in keys:
+            values = [value[key] for value in values if key in value]
+        return values
+
+    def mean(self, *keys: str) -> float:
+        return statistics.fmean(self.values(*keys))
+
+    def range(self, *keys: str) -> str:
+        """Return `mean_and_range` of a figure."""
+        return mean_and_range(self.values(*keys))
+
+    def seeds(self) -> str:
+        """Return the seeds in ascending order."""
+        return " ".join(map(str, sorted(self.values("seed"))))
+
+    def millions(self) -> str:
+        """Return the parameters of the model; "" without entries."""
+        return "".join(f"{count / 1e6:.2f} M" for count in self.values("parameters")[:1])
+
+    def config(self) -> Config | None:
+        """Return the configuration of the first seed; None if there is none, or if it was not recorded, as of 0.1.0."""
+        return next(map(config_of, self), None)
+
+    def sizes(self) -> str:
+        """Return the sizes of the model that was trained."""
+        config = self.config()
+        return architecture(config.model) if config else "settings that were not recorded"
+
+
+def rows_of(results: Results, names: Iterable[str]) -> dict[str, Row]:
+    """Return the rows by their names."""
+    return {name: Row(results.done(name)) for name in names}
+
+
 @dataclass(frozen=True)
 class Samples:
     """A figure of each seed, by row. pooled: the rows whose spread between seeds counts for all rows; None: all."""
@@ -117,9 +156,9 @@ class Samples:
 
 
 def samples_of(results: Results, rows: Iterable[str], *keys: str, pooled: Collection[str] | None = None) -> Samples:
-    """Return a figure of each seed of the rows; of a perplexity, its logarithm. keys: as in `Results.values`."""
+    """Return a figure of each seed of the rows; of a perplexity, its logarithm. keys: as in `Row.values`."""
     scale = math.log if keys[-1] == "perplexity" else float
-    return Samples({row: [*map(scale, results.values(row, *keys))] for row in rows}, pooled)
+    return Samples({name: [*map(scale, row.values(*keys))] for name, row in rows_of(results, rows).items()}, pooled)
 
 
 def by_verdict(changes: Mapping[str, Difference | None]) -> dict[Verdict, list[str]]:
@@ -166,8 +205,6 @@ def overall(verdicts: Collection[ClaimVerdict]) -> ClaimVerdict:
 # ---- text --------------------------------------------------------------------------------------------------------
 
 REPORTS = Path(__file__).with_name("reports")
-Points = Sequence[tuple[float, float]]
-Curves = Mapping[str, Points]
 
 
 def factor(logarithm: float) -> float:
@@ -184,25 +221,26 @@ def mean_and_range(values: Sequence[float]) -> str:
 
 def as_factor(change: Difference | None) -> str:
     """Return a difference of logarithms as a factor with its interval; "" without a difference."""
-    if change is None:
-        return ""
-    text = f"x {factor(change.value):.3f}"
-    return text + (f", {factor(change.interval[0]):.3f} to {factor(change.interval[1]):.3f}" if change.interval else "")
+    return _with_interval(change, "x ", lambda value: f"{factor(value):.3f}")
 
 
 def as_points(change: Difference | None, *, digits: int = 2) -> str:
     """Return a difference in points with its interval; "" without a difference. digits: after the point."""
+    return _with_interval(change, "", lambda value: f"{value:+.{digits}f}")
+
+
+def _with_interval(change: Difference | None, sign: str, number: Callable[[float], str]) -> str:
     if change is None:
         return ""
-    text = f"{change.value:+.{digits}f}"
-    return text + (f", {change.interval[0]:+.{digits}f} to {change.interval[1]:+.{digits}f}" if change.interval else "")
+    value = sign + number(change.value)
+    return f"{value}, {' to '.join(map(number, change.interval))}" if change.interval else value
 
 
 def report_of(results: Results, **parts: Any) -> Report:
     """Return the report of a study by its file in `reports`.
 
     parts: what the names in the file stand for, besides the settings of the study, the number of entries, those that
-    are done, their processor time, and the failures as blocks and as text.
+    are done, their processor time, the failures as blocks and as text, and the entries that were not run.
     """
     done, failures = results.done(), results.failures()
     general: dict[str, Any] = {
@@ -211,6 +249,7 @@ def report_of(results: Results, **parts: Any) -> Report:
         "cost": duration(sum(entry.get("cpu_seconds", 0) for entry in done)),
         "failures": failures,
         "failed": "".join(failures),
+        "missing": not_run(name for name, entry in results.entries.items() if entry["status"] == NOT_RUN),
     }
     return fill_report(REPORTS / f"{results.study.name}.md", {**results.settings, **general, **parts})
 
@@ -219,29 +258,3 @@ def not_run(titles: Iterable[str]) -> list[str]:
     """Return one sentence that names what has not been run; nothing without titles."""
     names = ", ".join(titles)
     return [f"Not run: {names}."] if names else []
-
-
-def sizes_in_words(config: Config | None) -> str:
-    """Return the sizes of the model that was trained."""
-    return architecture(config.model) if config else "settings that were not recorded"
-
-
-def millions(entries: Sequence[Entry]) -> str:
-    """Return the parameters of the model of a row; "" without entries."""
-    return "".join(f"{entry['parameters'] / 1e6:.2f} M" for entry in entries[:1])
-
-
-def seeds_of(entries: Sequence[Entry]) -> str:
-    """Return the seeds of entries, in ascending order."""
-    return " ".join(str(seed) for seed in sorted(entry["seed"] for entry in entries))
-
-
-def curves_figure(title: str, note: str, drawing: str, curves: Curves, words: Callable[[Points], str]) -> Figure:
-    """Return the figure of curves by name. drawing: of all curves. words: describes a curve for screen readers."""
-    alt = "; ".join(f"{name}: {words(points)}" for name, points in curves.items())
-    return Figure(title, drawing, 280, alt, note, list(zip(curves, COLOURS, strict=False)))
-
-
-def ends_in_ms(points: Points) -> str:
-    """Return the first and the last point of a curve of milliseconds over a size."""
-    return ", ".join(f"{y:.1f} ms at {x:,.0f}" for x, y in (points[0], points[-1]))

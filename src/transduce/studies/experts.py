@@ -16,7 +16,7 @@ from transduce.evaluation.study_report import NOT_RUN, Report
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.experts import router_loss, routings
 from transduce.model.transformer import parameter_count
-from transduce.studies.comparison import Difference, as_factor, by_verdict, mean_and_range, report_of, samples_of
+from transduce.studies.comparison import Difference, Row, as_factor, by_verdict, report_of, rows_of, samples_of
 from transduce.studies.results import Cost, Duration, Entry, Results, figures_type, list_type
 from transduce.studies.small_models import (
     SMALL_TRAINING,
@@ -56,7 +56,6 @@ ROWS: Mapping[str, Network] = {
     "top-2": Network("Mixtral's: 2 of 8 of half the width", 0.5, "top_k", is_balanced=True),
     "noisy-2": Network("noisy top-k: 2 of 8 of half the width", 0.5, "noisy_top_k", is_balanced=True),
 }
-
 
 # shares: of the tokens, by layer and expert, over an even share.
 EXPERTS = figures_type("perplexity", flops_per_token=Cost, optional={"shares": list[list_type(Duration)]})
@@ -99,7 +98,7 @@ def train_and_evaluate(sizes: SegmentSizes, row: str, seed: int, streams: Stream
 
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
-    entries = {row: results.done(row) for row in ROWS}
+    entries = rows_of(results, ROWS)
     samples = samples_of(results, ROWS, "perplexity")
     changes = {row: samples.change(row, "dense") for row in ROWS if row != "dense"}
     groups = by_verdict({ROWS[row].title: change for row, change in changes.items()})
@@ -109,14 +108,14 @@ def report(results: Results) -> Report:
     return report_of(results, sentence=sentence, table=lines)
 
 
-def _cells(seeds: Sequence[Entry], change: Difference | None) -> list[str]:
+def _cells(seeds: Row, change: Difference | None) -> list[str]:
     """Return the cells of a row from the entries of its seeds, and its change from the dense row."""
     if not seeds:
         return [NOT_RUN]
     return [
         f"{seeds[0]['parameters']:,}",
-        f"{statistics.fmean(entry['flops_per_token'] for entry in seeds) / 1e6:.1f}",
-        mean_and_range([entry["perplexity"] for entry in seeds]),
+        f"{seeds.mean('flops_per_token') / 1e6:.1f}",
+        seeds.range("perplexity"),
         as_factor(change),
         _share(seeds, max),
         _share(seeds, min),

@@ -48,7 +48,6 @@ TITLES = {
     "transformer-xl": "Transformer-XL",
 }
 
-
 # Points, by the names of rows, which may scale the positions of one training.
 LENGTHS = figures_type(points=dict[str, list_type(figures_type("perplexity", length=Count))])
 

@@ -51,7 +51,6 @@ Perplexity = Annotated[float, Meta(ge=1, le=1e100)]
 
 Entry = Mapping[str, Any]  # of results.json
 
-
 # The figures of several studies, wherever they stand in an entry.
 FIGURES: Mapping[str, Any] = {
     "row": str,
@@ -143,17 +142,6 @@ class Results:
         """Return the entries that are done. row: only its entries, one for each seed; None: all entries."""
         done = [entry for entry in self.entries.values() if entry["status"] == "done"]
         return done if row is None else [entry for entry in done if entry.get("row") == row]
-
-    def values(self, row: str, *keys: str) -> list[Any]:
-        """Return a figure of each seed of a row that is done and has it. keys: its path, such as "valid", "f1"."""
-        values = self.done(row)
-        for key in keys:
-            values = [value[key] for value in values if key in value]
-        return values
-
-    def config(self, row: str) -> Config | None:
-        """Return the configuration of the first seed of a row; None if it was not run, or has none, as of 0.1.0."""
-        return next(map(config_of, self.done(row)), None)
 
     def has_diverged(self, name: str) -> bool:
         """Check whether the training `name` failed because its numbers were not finite any more."""

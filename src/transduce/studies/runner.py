@@ -3,8 +3,8 @@
     names that are not done -> cells -> execution -> endings -> results.json
 
 A cell is a training or a measurement. An execution computes cells: `in_turn` in this process, `in_pool` in a pool of
-processes, and `schedule.Schedule` as processes of `transduce train`. All else stands in `run_cells`: the lock of the
-folder, the session, the record of each cell as soon as it ends, failures, and the end after a signal. To resume an
+processes, and `schedule.run_processes` as processes of `transduce train`. All else stands in `run_cells`: the lock of
+the folder, the session, the record of each cell as soon as it ends, failures, and the end after a signal. To resume an
 interrupted study, run the same command again: cells that are done stay.
 """
 
@@ -106,7 +106,7 @@ def run_cells(
         return
     cells = make(queue)
     failed = []
-    with exclusive_folder(results) as lock, StopSignal() as stop, StatusLine() as status:
+    with exclusive_folder(results) as lock, StopSignal() as stop, closing(StatusLine()) as status:
         for name, discard in discards.items():
             discard()
             results.entries[name] = {"status": "not run"}
@@ -124,20 +124,20 @@ def run_cells(
 
 def run_tasks(
     origins: Mapping[str, Mapping[str, Any]],
-    prepare: Callable[[], Callable[[str], Work]],
+    prepare: Callable[[], Mapping[str, Work]],
     execute: Execution[Task],
     results: Results,
     report: Callable[[Results], Report],
 ) -> Results:
     """Compute and record the tasks that are not done, write the report, and return the results.
 
-    origins: of each task, by its name. prepare: reads the texts if a task is not done, and returns a function from the
-    name of a task to its work. Raises the errors of `run_cells`.
+    origins: of each task, by its name. prepare: reads the texts if a task is not done, and returns the work of each
+    task by its name. Raises the errors of `run_cells`.
     """
 
     def make(names: list[str]) -> list[Task]:
-        work_of = prepare()
-        return [Task(name, origins[name], work_of(name)) for name in names]
+        works = prepare()
+        return [Task(name, origins[name], works[name]) for name in names]
 
     with reported(results, report):
         run_cells([*origins], make, execute, results, advice=f"see {results.path.parent / 'report.md'}")
@@ -273,15 +273,9 @@ class StatusLine:
         self.is_terminal = sys.stderr.isatty()
         self.last_shown = -math.inf
 
-    def __enter__(self) -> "StatusLine":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._clear()
-
     def print(self, line: str) -> None:
         """Print a line that is not overwritten."""
-        self._clear()
+        self.close()
         print_line(line)
         self.last_shown = -math.inf
 
@@ -296,7 +290,8 @@ class StatusLine:
         else:
             print_line(state())
 
-    def _clear(self) -> None:
+    def close(self) -> None:
+        """Clear the line."""
         if self.is_terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 

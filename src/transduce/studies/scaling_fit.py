@@ -132,11 +132,10 @@ class Fit:
         log_n, log_d = _logarithms([parameters]), _logarithms([tokens])
         return float(self.law.log_loss(self.unknowns[None], log_n, log_d).exp())
 
-
-def best_parameters(chinchilla: Fit, product: float) -> float:
-    """Return the N of the lowest loss by Chinchilla's law where N D is `product`; nan if the loss has no minimum."""
-    _, a, b, alpha, beta = chinchilla.unknowns
-    return float(((a - b + (alpha / beta).log() + beta * math.log(product)) / (alpha + beta)).exp())
+    def best_parameters(self, product: float) -> float:
+        """Return the N of the lowest loss by Chinchilla's law where N D is `product`; nan if there is no minimum."""
+        _, a, b, alpha, beta = self.unknowns
+        return float(((a - b + (alpha / beta).log() + beta * math.log(product)) / (alpha + beta)).exp())
 
 
 def fit(law: Law, points: Sequence[Observation], *, resamples: int = RESAMPLES, seed: int = 1) -> Fit:

@@ -8,7 +8,7 @@ section 3.1). All budgets of a seed are the beginning of one order of segments.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,14 +85,8 @@ class Sweep:
         return sorted(trainings, key=lambda training: -training.n_layers * training.d_model**2 * training.tokens)
 
     def sizes(self) -> SegmentSizes:
-        """Return the sizes of the texts and of the evaluation."""
-        return SegmentSizes(
-            vocab_size=self.vocab_size,
-            segment=self.segment,
-            rows=self.rows,
-            lengths=(self.segment,),
-            evaluated=self.evaluated,
-        )
+        """Return the sizes of the evaluation."""
+        return SegmentSizes(segment=self.segment, lengths=(self.segment,), evaluated=self.evaluated)
 
 
 SWEEP = Sweep()
@@ -118,10 +112,10 @@ def run_scaling(
     trainings = {training.name: training for training in sweep.trainings()}
     origins = {name: {"row": training.row, "tokens": training.tokens} for name, training in trainings.items()}
 
-    def prepare() -> Callable[[str], Work]:
+    def prepare() -> Mapping[str, Work]:
         least = (max(sweep.budgets) + 1, sweep.segment + 1)  # no training reads a token twice
         streams = read_streams(train, valid, sweep.vocab_size, least)
-        return lambda name: partial(timed, train_and_evaluate, trainings[name], sweep, streams)
+        return {name: partial(timed, train_and_evaluate, cell, sweep, streams) for name, cell in trainings.items()}
 
     def fitted_report(results: Results) -> Report:
         print_line("fitting the laws ...")

@@ -6,21 +6,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from transduce.errors import UserError
-from transduce.evaluation.charts import axes, dot, log_axis, stretch, strokes
+from transduce.evaluation.study_charts import laws_svg
 from transduce.evaluation.study_report import NOT_RUN, Figure, Report, Table
 from transduce.studies.comparison import report_of
 from transduce.studies.results import Entry, Results
-from transduce.studies.scaling_fit import (
-    CHINCHILLA,
-    KAPLAN,
-    Estimate,
-    Fit,
-    Law,
-    Observation,
-    best_parameters,
-    fit,
-    power_law,
-)
+from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Estimate, Fit, Law, Observation, fit, power_law
 
 # Quoted. Hoffmann et al. 2022, eq. 10 and table 2 (approach 3); Besiroglu et al. 2024, table 1; Kaplan et al. 2020,
 # eqs. 1.1 to 1.3, tables 2, 5 and 6.
@@ -130,7 +120,11 @@ def report(results: Results, laws: Laws) -> Report:
         figures=_figures(trainings, laws.chinchilla),
         sentence=chinchilla_sentence(laws, trainings),
         chinchilla=_chinchilla_table(laws, trainings),
-        kaplan=_kaplan_tables(laws),
+        kaplan=_kaplan_table(laws),
+        powers=[
+            [name, power if isinstance(power, str) else _long(power), quoted]
+            for (name, quoted), power in zip(KAPLAN_POWERS.items(), laws.powers, strict=True)
+        ],
         parts=parts_table(laws),
         misses=_misses(laws, trainings),
     )
@@ -167,38 +161,17 @@ def _figures(trainings: Sequence[Entry], law: Fit | str) -> list[Figure]:
         row: sorted((entry for entry in trainings if entry["row"] == row), key=lambda entry: entry["tokens"])
         for row in rows
     }
-    lowest = envelope(trainings)
+    measured = {row: [(entry["flops"], entry["loss"]) for entry in curve] for row, curve in curves.items()}
+    lines = {} if isinstance(law, str) else {row: _law_curve(curve, law) for row, curve in curves.items()}
+    lowest = [(entry["flops"], entry["loss"]) for entry in envelope(trainings)]
     alt = "; ".join(
-        f"{row}: {curve[0]['loss']:.2f} at {curve[0]['flops']:.1e}, {curve[-1]['loss']:.2f} at {curve[-1]['flops']:.1e}"
-        for row, curve in curves.items()
+        f"{row}: " + ", ".join(f"{loss:.2f} at {flops:.1e}" for flops, loss in (points[0], points[-1]))
+        for row, points in measured.items()
     )
-    dots = "measured" if isinstance(law, str) else "measured, and Chinchilla's law of each size"
+    dots = "measured, and Chinchilla's law of each size" if lines else "measured"
     legend = [(dots, "first"), ("the lowest measured for its compute", "second")]
     note = "nats for each token over counted FLOPs, both axes logarithmic"
-    return [Figure("Loss against compute", loss_svg(curves, lowest, law), 360, alt, note=note, legend=legend)]
-
-
-def loss_svg(curves: Mapping[str, Sequence[Entry]], lowest: Sequence[Entry], law: Fit | str) -> str:
-    """Return the measured losses as dots, the law as a line for each size, and the lowest losses as a line."""
-    entries = [entry for curve in curves.values() for entry in curve]
-    across, up = log_axis([entry["flops"] for entry in entries]), log_axis([entry["loss"] for entry in entries])
-
-    def place(flops: float, loss: float) -> tuple[float, float]:
-        return across.position(flops), min(max(1 - up.position(loss), 0.0), 1.0)
-
-    elements = ['<line class="base" x1="0" x2="100%" y1="100%" y2="100%"/>', *axes(across, up)]
-    path = strokes([place(entry["flops"], entry["loss"]) for entry in lowest])
-    elements.append(stretch(f'<path class="second" d="{path}"/>'))
-    for row, curve in curves.items():
-        if isinstance(law, Fit):
-            points = [place(flops, loss) for flops, loss in _law_curve(curve, law)]
-            elements.append(stretch(f'<path class="first" d="{strokes(points)}"/>'))
-        for entry in curve:
-            elements.append(dot(place(entry["flops"], entry["loss"]), "first", 2.5))
-        x, y = place(curve[0]["flops"], curve[0]["loss"])
-        label = f'x="{100 * x:.2f}%" y="{100 * y:.2f}%" dy="-.75em" text-anchor="middle"'
-        elements.append(f"<text {label}>{row}</text>")
-    return "\n".join(elements)
+    return [Figure("Loss against compute", laws_svg(measured, lines, lowest), 360, alt, note, legend)]
 
 
 def _law_curve(curve: Sequence[Entry], law: Fit) -> list[tuple[float, float]]:
@@ -257,31 +230,22 @@ def _best_size(law: Fit, measured: Sequence[tuple[int, int]], share: float) -> s
     measured: N and D of the trainings. A law says nothing of sizes beyond them.
     """
     product = share * max(n * d for n, d in measured)
-    best = best_parameters(law, product)
+    best = law.best_parameters(product)
     pairs = zip((best, product / best), zip(*measured, strict=True), strict=True)
     if all(min(values) <= value <= max(values) for value, values in pairs):
         return f"{best:,.3g}, {product / best**2:,.3g}"
     return "not among the measured sizes"
 
 
-def _kaplan_tables(laws: Laws) -> list[Table | str]:
-    """Return the constants of Kaplan's laws next to the quoted ones, or why there are none."""
-    blocks: list[Table | str] = []
-    head = ["", "this text", "quoted: Kaplan et al. 2020"]
-    if isinstance(laws.kaplan, Fit):
-        law = laws.kaplan
-        lines = [[name, _long(law.constants[name]), KAPLAN_JOINT[name]] for name in KAPLAN_JOINT]
-        lines.append(["best N: exponent of C, by this law", _long(law.n_share), "0.73, from their trainings"])
-        lines.append(["misfit", f"{100 * law.spread:.2f} %", ""])
-        blocks.append(Table(head, lines))
-    else:
-        blocks.append(f"No law of N and D yet: {laws.kaplan}.")
-    lines = [
-        [name, power if isinstance(power, str) else _long(power), quoted]
-        for (name, quoted), power in zip(KAPLAN_POWERS.items(), laws.powers, strict=True)
-    ]
-    blocks.append(Table(["power law: exponent", *head[1:]], lines))
-    return blocks
+def _kaplan_table(laws: Laws) -> Table | str:
+    """Return the constants of Kaplan's law next to the quoted ones, or why there are none."""
+    law = laws.kaplan
+    if isinstance(law, str):
+        return f"No law of N and D yet: {law}."
+    lines = [[name, _long(law.constants[name]), KAPLAN_JOINT[name]] for name in KAPLAN_JOINT]
+    lines.append(["best N: exponent of C, by this law", _long(law.n_share), "0.73, from their trainings"])
+    lines.append(["misfit", f"{100 * law.spread:.2f} %", ""])
+    return Table(["", "this text", "quoted: Kaplan et al. 2020"], lines)
 
 
 def parts_table(laws: Laws) -> list[list[str]]:

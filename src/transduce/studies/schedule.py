@@ -9,7 +9,6 @@ resumes from its checkpoint. When all trainings have finished, the study does no
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from transduce.config.schema import Config
@@ -50,7 +49,7 @@ def run_trainings(
         return [TrainingProcess(by_name[name], of_rows.get(by_name[name].row, data), runs / name) for name in names]
 
     def execute(queue: list[TrainingProcess], control: Control) -> Endings:
-        return Schedule(queue, _environments(jobs, len(queue)), control, estimate).endings()
+        return run_processes(queue, _environments(jobs, len(queue)), control, estimate)
 
     def discard(name: str) -> None:
         if changes_since(results.entries[name], by_name[name].config()):
@@ -93,48 +92,40 @@ def outdated_trainings(trainings: Sequence[Training], results: Results) -> dict[
     return {name: lines for name, lines in changes.items() if lines}
 
 
-@dataclass
-class Schedule:
-    """The waiting and the running trainings of a study.
+def run_processes(
+    queue: list[TrainingProcess], environments: list[dict[str, str]], control: Control, estimate: "TimeEstimate"
+) -> Endings:
+    """Run trainings until all have ended, or until the running ones have ended after a signal.
 
-    queue: trainings that have not started. environments: variables of free jobs. running: trainings with a process.
+    environments: the variables of each job. After an error of the study itself, such as a full disk, the running
+    trainings save and end.
     """
+    running: list[TrainingProcess] = []
+    stop, jobs = control.stop, len(environments)
 
-    queue: list[TrainingProcess]
-    environments: list[dict[str, str]]
-    control: Control
-    estimate: "TimeEstimate"
-    running: list[TrainingProcess] = field(default_factory=list)
-
-    def endings(self) -> Endings:
-        """Run the trainings until all have ended, or until the running ones have ended after a signal.
-
-        After an error of the study itself, such as a full disk, the running trainings save and end.
-        """
-        stop, jobs = self.control.stop, len(self.environments)
-        try:
-            while self.running or (self.queue and not stop.is_requested):
-                if stop.is_requested:
-                    self._stop()
-                while self.queue and self.environments and not stop.is_requested:
-                    self.running.append(self.queue.pop(0))
-                    self.running[-1].start(self.environments.pop(0), self.control.lock)
-                for process in filter(TrainingProcess.poll, [*self.running]):
-                    self.running.remove(process)
-                    self.environments.append(process.environment)
-                    yield process.ending()
-                if self.running:
-                    self.control.status.show(lambda: self.estimate.in_words(self.running, self.queue, jobs))
-                time.sleep(0.1)
-        except (Exception, GeneratorExit):
-            self._stop()
-            for process in self.running:
-                process.process.wait()
-            raise
-
-    def _stop(self) -> None:
-        for process in self.running:
+    def end() -> None:
+        for process in running:
             process.stop()
+
+    try:
+        while running or (queue and not stop.is_requested):
+            if stop.is_requested:
+                end()
+            while queue and environments and not stop.is_requested:
+                running.append(queue.pop(0))
+                running[-1].start(environments.pop(0), control.lock)
+            for process in filter(TrainingProcess.poll, [*running]):
+                running.remove(process)
+                environments.append(process.environment)
+                yield process.ending()
+            if running:
+                control.status.show(lambda: estimate.in_words(running, queue, jobs))
+            time.sleep(0.1)
+    except (Exception, GeneratorExit):
+        end()
+        for process in running:
+            process.process.wait()
+        raise
 
 
 def _environments(jobs: int | None, trainings: int) -> list[dict[str, str]]:
@@ -162,10 +153,10 @@ class TimeEstimate:
         return f"{count} of {len(self.work)} trainings done; {states}{self._time_left(running, queue, jobs)}"
 
     def _time_left(self, running: Sequence[TrainingProcess], queue: Sequence[TrainingProcess], jobs: int) -> str:
-        names = [name for name in self.work if self.results.is_done(name)]
-        seconds = sum(self.results.entries[name]["seconds"] for name in names)
-        operations = sum(self.work[name] for name in names)
-        if not names:  # use the running trainings
+        done = [name for name in self.work if self.results.is_done(name)]
+        seconds = sum(self.results.entries[name]["seconds"] for name in done)
+        operations = sum(self.work[name] for name in done)
+        if not done:  # use the running trainings
             seconds = sum(process.training_seconds() for process in running)
             operations = sum(self.work[process.name] * process.fraction_done() for process in running)
         if not operations:

@@ -3,7 +3,7 @@
 text -> ids, with EOS after each line -> batches -> losses -> training -> perplexity at several lengths
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
@@ -106,10 +106,10 @@ class SmallStudy(Study):
         results = open_results(out, self, {**hashes(train, valid), "sizes": sizes})
         cells = {f"{row}-{seed}": {"row": row, "seed": seed} for seed in SEEDS for row in self.rows}
 
-        def prepare() -> Callable[[str], Work]:
+        def prepare() -> Mapping[str, Work]:
             least = (sizes.rows * sizes.segment + 1, sizes.lengths[-1] + 1)  # a segment for each row, and the longest
             streams = read_streams(train, valid, sizes.vocab_size, least)
-            return lambda name: partial(timed, self.figures, sizes, *cells[name].values(), streams)
+            return {name: partial(timed, self.figures, sizes, *cell.values(), streams) for name, cell in cells.items()}
 
         return run_tasks(cells, prepare, in_pool(jobs), results, self.report)
 

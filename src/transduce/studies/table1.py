@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.evaluation.study_charts import powers_svg
+from transduce.evaluation.study_charts import curves_figure, ends_in_ms, powers_svg
 from transduce.evaluation.study_report import NOT_RUN, Figure, Report, Table
-from transduce.studies.comparison import curves_figure, ends_in_ms, report_of
+from transduce.studies.comparison import report_of
 from transduce.studies.results import Cost, Count, Exponent, Results, Study, figures_type, list_type, open_results
 from transduce.studies.runner import in_turn, run_tasks, timed
 
@@ -231,8 +231,8 @@ def path_length(name: str, n: int, d: int = 4) -> int:
     layers: list[nn.Module] = []
     while True:
         is_dilated = name == "convolutional"
-        layer = Convolutional(d, KERNEL, dilation=KERNEL ** len(layers)) if is_dilated else make(d)
-        layers.append(layer.double())
+        top = Convolutional(d, KERNEL, dilation=KERNEL ** len(layers)) if is_dilated else make(d)
+        layers.append(top.double())
         if _is_reached(nn.Sequential(*layers), n, d):
             return len(layers)
 
@@ -260,7 +260,7 @@ def run_table1(out: Path) -> Results:
     results = open_results(out, STUDY, settings)
     kinds = {kind.name: kind for kind in KINDS}
     works = {name: partial(timed, measure, kind) for name, kind in kinds.items()}
-    return run_tasks(dict.fromkeys(kinds, {}), lambda: lambda name: works[name], in_turn, results, report)
+    return run_tasks(dict.fromkeys(kinds, {}), lambda: works, in_turn, results, report)
 
 
 def measure(kind: LayerKind) -> dict[str, Any]:

@@ -37,7 +37,6 @@ from transduce.studies.trainings import TRAINING, TRANSLATION, Point, Texts, Tra
 SEEDS = (1, 2, 3)
 AVERAGED_SHARE = 0.2  # of the steps so far: the mean is over the checkpoints of the last fifth
 
-
 CURVE_POINT = figures_type("step", valid_perplexity=Perplexity, valid_bleu=Percent)
 # The scores of the mean of checkpoints up to a step, on the test text. averaged: the number of checkpoints.
 POINT = figures_type("step", "bleu", "perplexity", chrf=Percent, averaged=Count)

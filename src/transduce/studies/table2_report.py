@@ -1,27 +1,12 @@
 """The report of Table 2: quality against cost, the Transformers and their rivals, costs, and the paper's figures."""
 
 import math
-import statistics
 
 from transduce.config.schema import architecture
 from transduce.evaluation.page import duration
-from transduce.evaluation.study_charts import progress_svg
+from transduce.evaluation.study_charts import Points, curves_figure, progress_svg
 from transduce.evaluation.study_report import NOT_RUN, Block, Figure, Report, Table
-from transduce.studies.comparison import (
-    Difference,
-    Points,
-    Samples,
-    Verdict,
-    as_factor,
-    as_points,
-    curves_figure,
-    factor,
-    mean_and_range,
-    millions,
-    not_run,
-    report_of,
-    seeds_of,
-)
+from transduce.studies.comparison import Difference, Row, Samples, as_factor, as_points, factor, report_of
 from transduce.studies.curves import Curve, crossings
 from transduce.studies.results import Entry, Results, config_of
 from transduce.studies.table2_costs import Budget, Budgets, cost_name
@@ -58,7 +43,6 @@ def report(results: Results) -> Report:
         scores=[study.scores(cost) for cost in NAMES],
         figures=[figure for figure in figures if figure],
         crossings=study.crossings_in_words(),
-        missing=not_run(name for name, entry in results.entries.items() if entry["status"] == NOT_RUN),
         pairs=study.pairs(),
         systems="; ".join(study.settings(system) for system in SYSTEMS),
         costs=study.costs(),
@@ -85,7 +69,7 @@ class _Study:
         self.results = results
         self.budgets = Budgets(results)
         self.all_budgets = self.budgets.all()
-        self.entries = {system: self.budgets.entries(system) for system in SYSTEMS}
+        self.entries = {system: Row(self.budgets.entries(system)) for system in SYSTEMS}
         self.titles = {system: self._title(system) for system in SYSTEMS}
         self.curves = {(cost, figure): self._curves(cost, figure) for cost in NAMES for figure in FIGURES}
         self.crossings = {pair: crossings(curves) for pair, curves in self.curves.items()}
@@ -102,16 +86,12 @@ class _Study:
     def all_of(self, cost: str) -> list[Budget]:
         return [budget for budget in self.all_budgets if budget.cost == cost]
 
-    def whole(self, cost: str) -> Budget | None:
-        """Return the largest budget of a cost; None before the costs are known."""
-        return max(self.all_of(cost), key=lambda budget: budget.limit, default=None)
-
     def verdict(self, cost: str) -> str:
         """Return the sentence that compares the Transformers with their rivals at the whole budget of a cost."""
-        budget = self.whole(cost)
-        if budget is None or not all(self.budgets.points(system, budget) for system in SYSTEMS):
+        budgets = self.all_of(cost)
+        if not budgets or not all(self.budgets.points(system, budgets[-1]) for system in SYSTEMS):
             return f"Not all systems have been evaluated at equal {NAMES[cost]}."
-        words, samples = [], self.samples(budget, "BLEU")
+        words, samples = [], self.samples(budgets[-1], "BLEU")
         for system in ("post-norm", "pre-norm"):
             changes = {name: samples.change(system, name) for name in RIVALS}
             verdicts = [
@@ -120,7 +100,7 @@ class _Study:
                 if change
             ]
             words.append(f"the {self.titles[system]} is {' and '.join(verdicts)}")
-        return f"Here, by BLEU after {self.limit(budget)}, {'; '.join(words)}."
+        return f"Here, by BLEU after {self.limit(budgets[-1])}, {'; '.join(words)}."
 
     # ---- at the budgets ------------------------------------------------------------------------------------------
 
@@ -137,9 +117,7 @@ class _Study:
         rows = []
         for system in SYSTEMS:
             points = [self.budgets.points(system, budget) for budget in budgets]
-            cells = [
-                mean_and_range([point[figure.lower()] for point in seeds]) for figure in FIGURES for seeds in points
-            ]
+            cells = [Row(seeds).range(figure.lower()) for figure in FIGURES for seeds in points]
             if budgets and not any(points):
                 cells[0] = NOT_RUN
             rows.append([self.titles[system], *cells])
@@ -148,7 +126,7 @@ class _Study:
 
     def pairs(self) -> Table:
         rows = []
-        for budget in filter(None, map(self.whole, NAMES)):
+        for budget in [budgets[-1] for budgets in map(self.all_of, NAMES) if budgets]:
             samples = {figure: self.samples(budget, figure) for figure in FIGURES}
             for system, other in PAIRS:
                 changes = {figure: samples[figure].change(system, other) for figure in FIGURES}
@@ -205,7 +183,7 @@ class _Study:
     def settings(self, system: str) -> str:
         """Return a system with its sizes, steps and peak of the learning rate, as it was trained."""
         entries = self.entries[system]
-        config = config_of(entries[0]) if entries else None
+        config = entries.config()
         if config is None:
             return f"{self.titles[system]}: {'settings not recorded' if entries else NOT_RUN}"
         train = config.train
@@ -227,15 +205,15 @@ class _Study:
             rows.append(
                 [
                     self.titles[system],
-                    millions(entries),
+                    entries.millions(),
                     _short(cost["flops_per_step"]),
                     _short(cost["flops_per_target_token"]),
                     f"{min(seconds):.3f}",
                     f"{max(seconds):.3f}",
                     f"{cost['flops_per_step'] / min(seconds) / 1e9:.1f}",
                     f"{entries[0]['steps']:,}",
-                    seeds_of(entries),
-                    duration(statistics.fmean(entry["cpu_seconds"] for entry in entries)),
+                    entries.seeds(),
+                    duration(entries.mean("cpu_seconds")),
                 ]
             )
         return rows
@@ -246,7 +224,7 @@ class _Study:
 RIVALS = ("recurrent", "convolutional")
 PAIRS = (*((system, rival) for system in ("post-norm", "pre-norm") for rival in RIVALS), ("pre-norm", "post-norm"))
 
-IN_WORDS: dict[Verdict, str] = {
+IN_WORDS = {
     "better": "better than",
     "worse": "worse than",
     "inconclusive": "not conclusively different from",

@@ -39,7 +39,6 @@ PAPER_PLAN = (
 )
 PLANS = {"small": SMALL_PLAN, "paper": PAPER_PLAN}
 
-
 # At the paper's scale the table shows the paper's BLEU.
 PAPER_SCORES = figures_type(bleu_compound_split=Percent)
 PAPER_FIGURES = figures_type(valid=PAPER_SCORES, optional={"valid_mean": PAPER_SCORES})

@@ -18,14 +18,11 @@ from transduce.studies.comparison import (
     as_factor,
     as_points,
     claim_verdict,
-    mean_and_range,
-    millions,
     not_run,
     overall,
     report_of,
+    rows_of,
     samples_of,
-    seeds_of,
-    sizes_in_words,
 )
 from transduce.studies.results import Results
 
@@ -81,7 +78,6 @@ PAPER = {
     "learned": PublishedModel("E", "learned positions", 4.92, 25.7),
     "big": PublishedModel("", "big", 4.33, 26.4, 213),
 }
-
 
 SIZES = ("d256", "d1024", "ff1024", "ff4096", "big")  # the rows that can have a separate text, a larger one
 BIGGER: dict[str, Effect] = {
@@ -143,7 +139,7 @@ class _Study:
     """The rows with their entries and figures, and with the noise between seeds, pooled over the rows.
 
     A figure is "BLEU" or "perplexity", or "mean BLEU" or "mean perplexity", of the mean of checkpoints.
-    samples: perplexities are logarithms.
+    paths: the keys of a figure in an entry. samples: perplexities are logarithms.
     """
 
     def __init__(self, results: Results) -> None:
@@ -154,15 +150,14 @@ class _Study:
         if any(key.startswith(LARGE) for key in results.settings):
             self.rows.insert(1, LARGE_BASE)
         self.changed = [row for row in self.rows if row not in ("base", LARGE_BASE)]
-        self.entries = {row: results.done(row) for row in self.rows}
-        keys = {
+        self.entries = rows_of(results, self.rows)
+        self.paths = {
             "perplexity": ("perplexity",),
             "BLEU": ("bleu",) if self.score == "bleu" else ("valid", self.score),
             "mean perplexity": ("valid_mean", "perplexity"),
             "mean BLEU": ("valid_mean", self.score),
         }
-        self.figures = {name: {row: results.values(row, *path) for row in self.rows} for name, path in keys.items()}
-        self.samples = {name: samples_of(results, self.rows, *path) for name, path in keys.items()}
+        self.samples = {name: samples_of(results, self.rows, *path) for name, path in self.paths.items()}
 
     def scale_in_words(self) -> str:
         """Return the scale in words, with the sizes and steps of the base row that was trained."""
@@ -170,7 +165,7 @@ class _Study:
         if not entries:
             return SCALES[self.scale]
         steps = entries[0].get("steps")
-        sizes = f"{SCALES[self.scale]}, where base has {sizes_in_words(self.results.config('base'))}"
+        sizes = f"{SCALES[self.scale]}, where base has {entries.sizes()}"
         return sizes + (f" and {steps:,} steps" if steps else "")
 
     def base_of(self, name: str) -> str:
@@ -264,10 +259,9 @@ def _changes(figure: str, study: _Study) -> Figure:
 
 
 def _figures(study: _Study) -> Table:
-    figures = study.figures
-    penalties = {row: study.results.values(row, "valid", "brevity", study.score, "penalty") for row in study.rows}
-    has_penalties = any(penalties.values())
-    has_means = any(figures["mean perplexity"].values())
+    paths, penalty = study.paths, ("valid", "brevity", study.score, "penalty")
+    has_penalties = any(entries.values(*penalty) for entries in study.entries.values())
+    has_means = any(entries.values(*paths["mean perplexity"]) for entries in study.entries.values())
     head = ["row", "here", "perplexity", "BLEU", *["brevity penalty"] * has_penalties]
     head += ["perplexity, mean of checkpoints", "BLEU, mean of checkpoints"] * has_means
     head += ["seeds", "parameters", "perplexity in the paper", "BLEU", "parameters", "processor time"]
@@ -278,15 +272,15 @@ def _figures(study: _Study) -> Table:
             [
                 title(row),
                 _settings_here(row, study),
-                *(mean_and_range(figures[name][row]) or NOT_RUN for name in ("perplexity", "BLEU")),
-                *[f"{statistics.fmean(penalties[row]):.3f}" if penalties[row] else ""] * has_penalties,
-                *[mean_and_range(figures[name][row]) for name in ("mean perplexity", "mean BLEU")][: 2 * has_means],
-                seeds_of(entries),
-                millions(entries),
+                *(entries.range(*paths[name]) or NOT_RUN for name in ("perplexity", "BLEU")),
+                *[f"{entries.mean(*penalty):.3f}" if entries.values(*penalty) else ""] * has_penalties,
+                *[entries.range(*paths[name]) for name in ("mean perplexity", "mean BLEU")][: 2 * has_means],
+                entries.seeds(),
+                entries.millions(),
                 f"{paper.perplexity:.2f}",
                 f"{paper.bleu:.1f}",
                 f"{paper.parameters} M" if paper.parameters else "",
-                duration(statistics.fmean(entry["cpu_seconds"] for entry in entries)) if entries else "",
+                duration(entries.mean("cpu_seconds")) if entries else "",
             ]
         )
     return rows_table(head, lines, words=frozenset({0, 1}))
@@ -294,8 +288,8 @@ def _figures(study: _Study) -> Table:
 
 def _settings_here(row: str, study: _Study) -> str:
     """Return the settings that a row changes, as it was trained, or else as in its recipe; for base, its sizes."""
-    is_done = bool(study.entries[row])
-    config = study.results.config(row) if is_done else find_recipe(recipe_of(row, study.scale))()
+    entries = study.entries[row]
+    config = entries.config() if entries else find_recipe(recipe_of(row, study.scale))()
     if config is None:
         return "not recorded"
     values = {**dataclasses.asdict(config.model), **dataclasses.asdict(config.train)}

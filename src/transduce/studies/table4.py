@@ -21,25 +21,13 @@ from msgspec import Meta
 
 from transduce.config.recipes.studies import table4
 from transduce.data.text import file_sha256
-from transduce.evaluation.study_charts import progress_svg
+from transduce.evaluation.study_charts import Curves, Points, curves_figure, progress_svg
 from transduce.evaluation.study_report import NOT_RUN, Block, Figure, Report, Table, rows_table
 from transduce.parsing.labelled_f1 import read_gold
 from transduce.parsing.linearize import TreeForm, linearize
 from transduce.parsing.trees import Tree, sentence_of
 from transduce.storage.atomic_folder import write_file
-from transduce.studies.comparison import (
-    Curves,
-    Points,
-    as_points,
-    curves_figure,
-    mean_and_range,
-    millions,
-    not_run,
-    report_of,
-    samples_of,
-    seeds_of,
-    sizes_in_words,
-)
+from transduce.studies.comparison import as_points, not_run, report_of, rows_of, samples_of
 from transduce.studies.results import Count, Percent, Results, Study, figures_type, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
@@ -204,7 +192,6 @@ IN_WORDS = {"valid": "validation trees", "test": "test trees"}
 
 WSJ, SEMI = "WSJ only, discriminative", "semi-supervised"
 
-
 # Parser, training, and F1 on section 23 of the Wall Street Journal.
 PAPER = (
     ("Vinyals & Kaiser et al. (2014)", WSJ, 88.3),
@@ -245,7 +232,7 @@ class _Study:
     def __init__(self, results: Results) -> None:
         self.results = results
         self.done = results.done()
-        self.entries = {row: results.done(row) for row in TITLES}
+        self.entries = rows_of(results, TITLES)
         self.n_trees: int = results.settings["number of training trees"]
         self.texts = [text for text in IN_WORDS if any(text in entry for entry in self.done)] or ["valid"]
         self.f1 = {text: samples_of(results, TITLES, text, "f1") for text in IN_WORDS}
@@ -255,7 +242,7 @@ class _Study:
         lead = f"The parser of section 6.3 on another treebank, of {self.n_trees:,} training trees: {len(self.done)} "
         lead += f"trainings of {n_rows} of {len(TITLES)} rows done."
         for entry in self.entries["base"][:1]:
-            lead += f" Base has {sizes_in_words(self.results.config('base'))} and {entry['steps']:,} steps."
+            lead += f" Base has {self.entries['base'].sizes()} and {entry['steps']:,} steps."
             for text in self.texts:
                 lead += f" The {IN_WORDS[text]} are {entry[text]['sentences']:,}." if text in entry else ""
         return lead
@@ -287,9 +274,9 @@ class _Study:
         head += ["F1, test trees", "valid trees, test"] * has_test
         lines = []
         for row, title in TITLES.items():
-            f1, *scores = (mean_and_range(self.results.values(row, "valid", key)) for key in ("f1", *SCORES))
-            cells = [f"{self.n_trees_of(row):,}", seeds_of(self.entries[row]), f1 or NOT_RUN, *scores]
-            test = [mean_and_range(self.f1["test"].values[row]), self.valid_trees(row, "test")] * has_test
+            f1, *scores = (self.entries[row].range("valid", key) for key in ("f1", *SCORES))
+            cells = [f"{self.n_trees_of(row):,}", self.entries[row].seeds(), f1 or NOT_RUN, *scores]
+            test = [self.entries[row].range("test", "f1"), self.valid_trees(row, "test")] * has_test
             lines.append([title, *cells, self.valid_trees(row, "valid"), *test])
         return rows_table(head, lines)
 
@@ -299,7 +286,7 @@ class _Study:
 
     def valid_trees(self, row: str, text: str) -> str:
         """Return the number of outputs that are a tree over the words of the gold tree, in all seeds of a row."""
-        counts = [sum(self.results.values(row, text, key)) for key in ("valid", "sentences")]
+        counts = [sum(self.entries[row].values(text, key)) for key in ("valid", "sentences")]
         return " of ".join(f"{count:,}" for count in counts) if counts[1] else ""
 
     def costs(self) -> list[list[str]]:
@@ -307,11 +294,11 @@ class _Study:
         return [
             [
                 TITLES[row],
-                sizes_in_words(self.results.config(row)),
-                millions(entries),
+                entries.sizes(),
+                entries.millions(),
                 f"{entries[0]['steps']:,}",
-                f"{statistics.fmean(entry['seconds'] for entry in entries):,.0f}",
-                f"{statistics.fmean(entry['cpu_seconds'] for entry in entries):,.0f}",
+                f"{entries.mean('seconds'):,.0f}",
+                f"{entries.mean('cpu_seconds'):,.0f}",
             ]
             for row, entries in self.entries.items()
             if entries
@@ -341,8 +328,8 @@ class _Study:
         lines = [[parser, training, f"{f1:.1f}", "quoted, WSJ section 23"] for parser, training, f1 in PAPER]
         for row, title in TITLES.items():
             for text in self.texts:
-                if values := self.f1[text].values[row]:
-                    cells = ["this treebank only", mean_and_range(values), f"{IN_WORDS[text]}, not WSJ"]
+                if f1 := self.entries[row].range(text, "f1"):
+                    cells = ["this treebank only", f1, f"{IN_WORDS[text]}, not WSJ"]
                     lines.append([f"this study: {title}", *cells])
         quiet = frozenset(range(len(PAPER)))
         return Table(["parser", "training", "F1", "evaluated on"], lines, quiet=quiet, words=frozenset({0, 1, 3}))
