@@ -84,10 +84,6 @@ class Sweep:
         trainings = [SweepTraining(*shape, tokens) for shape in self.shapes for tokens in self.budgets]
         return sorted(trainings, key=lambda training: -training.n_layers * training.d_model**2 * training.tokens)
 
-    def sizes(self) -> SegmentSizes:
-        """Return the sizes of the evaluation."""
-        return SegmentSizes(segment=self.segment, lengths=(self.segment,), evaluated=self.evaluated)
-
 
 SWEEP = Sweep()
 
@@ -178,7 +174,8 @@ def train_and_evaluate(training: SweepTraining, sweep: Sweep, streams: Streams) 
         return sweep.peak_rate / training.d_model * learning_rate(step, n_steps)
 
     train_small(model, losses(), rate, largest_gradient=LARGEST_GRADIENT)
-    (perplexity,) = perplexities(model, streams.valid, sweep.sizes())
+    sizes = SegmentSizes(segment=sweep.segment, lengths=(sweep.segment,), evaluated=sweep.evaluated)
+    (perplexity,) = perplexities(model, streams.valid, sizes)
     inputs = torch.zeros(1, sweep.segment, dtype=torch.int64)
     return {
         "seed": SEED,

@@ -148,23 +148,19 @@ class TimeEstimate:
 
         jobs: number of trainings at a time.
         """
-        count = sum(map(self.results.is_done, self.work))
-        states = ", ".join(process.state() for process in running)
-        return f"{count} of {len(self.work)} trainings done; {states}{self._time_left(running, queue, jobs)}"
-
-    def _time_left(self, running: Sequence[TrainingProcess], queue: Sequence[TrainingProcess], jobs: int) -> str:
         done = [name for name in self.work if self.results.is_done(name)]
+        states = ", ".join(process.state() for process in running)
+        words = f"{len(done)} of {len(self.work)} trainings done; {states}"
         seconds = sum(self.results.entries[name]["seconds"] for name in done)
+        seconds += sum(process.training_seconds() for process in running)
         operations = sum(self.work[name] for name in done)
-        if not done:  # use the running trainings
-            seconds = sum(process.training_seconds() for process in running)
-            operations = sum(self.work[process.name] * process.fraction_done() for process in running)
+        operations += sum(self.work[process.name] * process.fraction_done() for process in running)
         if not operations:
-            return ""
+            return words
         remaining = [self.work[process.name] * (1 - process.fraction_done()) for process in running]
         waiting = sum(self.work[process.name] for process in queue)
         longest = max((sum(remaining) + waiting) / jobs, *remaining, 0.0)
-        return f"; about {duration(longest * seconds / operations)} left"
+        return f"{words}; about {duration(longest * seconds / operations)} left"
 
 
 def _operations(config: Config) -> float:
