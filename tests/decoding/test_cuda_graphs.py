@@ -16,6 +16,7 @@ from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import search_all
 from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_graphs
+from transduce.decoding.gpu_kernels import GpuKernels
 
 BOUNDS: dict[Precision, float] = {"fp32": 2e-6, "bf16": 3e-2}  # relative error of logits
 LINES = ["a b c", "d", "f e d c b a", "j i", "g h i j", "b c d e f g h i j a b c"]
@@ -69,10 +70,11 @@ def test_few_kinds_of_steps_are_recorded(toy: Toy) -> None:
     for count in (30, 30, 21, 17, 30):
         search_all(Backend([transformer]), sources[:count], SearchConfig())
         search_all(Backend([transformer]), sources[:1], SearchConfig())
-    first = [*transformer.steps.values()]
-    assert 0 < len(first) <= 2 * 6 * 2  # the first step and the others; 1 to 32 sentences; 16 tokens or 32
+    first = [*transformer.recordings.values()]
+    kinds = 2 * 6 * 2  # the first step and the others; 1 to 32 sentences; 16 tokens or 32
+    assert 0 < len(first) <= kinds + 8  # 1 to 128 rows, of which the best tokens are found
     search_all(Backend([transformer]), sources[2:], SearchConfig())
-    assert set(first) <= {*transformer.steps.values()}
+    assert set(first) <= {*transformer.recordings.values()}
 
 
 def test_a_model_runs_one_search_at_a_time(toy: Toy) -> None:
@@ -104,12 +106,12 @@ def test_steps_are_checked_before_they_are_used(
     def failing_step(self: object, model: object) -> Tensor:
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
-    monkeypatch.setattr(cuda_graphs._Step, "__call__", failing_step)
+    monkeypatch.setattr(cuda_graphs._Recording, "run", failing_step)
     assert checked_cuda_graphs(model, precision) is None
     assert "operation not permitted" in capsys.readouterr().err
 
     monkeypatch.undo()
-    attend = cuda_graphs._Fused.attend
-    monkeypatch.setattr(cuda_graphs._Fused, "attend", lambda *arguments: -attend(*arguments))
+    attend = GpuKernels.attend
+    monkeypatch.setattr(GpuKernels, "attend", lambda *arguments: -attend(*arguments))
     assert checked_cuda_graphs(model, precision) is None
     assert "their logits differ by" in capsys.readouterr().err

@@ -245,17 +245,15 @@ def test_a_decoding_step_waits_once(beam_size: int) -> None:
 def test_a_recorded_decoding_step_does_not_wait() -> None:
     _, gpu = pair()
     recorded = CudaGraphTransformer(gpu.eval(), "fp32")
-    inputs = batch_of([(5, 7), (3, 2), (9, 9)]).to(GPU)
-    stay = torch.arange(3, device=GPU)
+    inputs = batch_of([(5, 7), (3, 2), (9, 9)])
+    stay = torch.arange(3)
     rows = stay.repeat_interleave(2)
     ids = torch.full_like(rows, 5)
-    with torch.inference_mode():
-        memory = recorded.encode(inputs.src, inputs.src_mask)
-        with waits() as messages:
-            cache = recorded.start(memory, inputs.src_mask).select(rows, stay)
-            for _ in range(3):  # computed, recorded, replayed
-                logits, cache = recorded.decode_step(ids, cache)
-                cache = cache.select(torch.arange(len(rows), device=GPU), stay)
+    with torch.inference_mode(), waits() as messages:
+        cache = recorded.start(recorded.encode(inputs.src, inputs.src_mask), inputs.src_mask).select(rows, stay)
+        for _ in range(3):  # computed, recorded, replayed
+            logits, cache = recorded.decode_step(ids, cache)
+            cache = cache.select(torch.arange(len(rows)), stay)
     assert logits.shape == (6, 50)
     assert messages == []
 

@@ -55,4 +55,6 @@ def test_the_work_of_a_step_can_be_counted(tmp_path: Path) -> None:
         training = counts[f"training, {precision}"]
         assert 0 < training["loss"]["kernels"] < training["gradient"]["kernels"]
         assert not any(training[part]["waits"] for part in ("gradient", "loss", "update", "moving average"))
-    assert counts["decoding, beam 4"]["kernels of a recorded step"]
+    decoding = counts["decoding, beam 4"]
+    assert len(decoding["kernels of a recorded step, and of its best tokens"]) == 2
+    assert decoding["kernels outside of them"] <= 10 and decoding["copies to the GPU"] < 1.5

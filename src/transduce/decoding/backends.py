@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -19,7 +18,7 @@ from transduce.decoding.cpu_cache import CpuCache
 from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_graphs
-from transduce.decoding.decoder import Decoder, EnsembleState, ensemble, reordered
+from transduce.decoding.decoder import Decoder, EnsembleState, ensemble, send
 from transduce.decoding.hypothesis import Request
 from transduce.errors import UserError
 from transduce.model.build import Model
@@ -41,6 +40,7 @@ class Backend(SearchBackend):
         decoders = [decoder(model) for model in models]
         super().__init__(ensemble(decoders) if len(models) > 1 else decoders[0])
         self.models = models
+        self.device = _device_of(models[0])
         self.max_positions = min(model.config.max_positions or 1 << 30 for model in models)
         self.gains_by_threads = all(isinstance(model, CpuTransformer) for model in models)
         is_prepared = all(isinstance(model, CpuTransformer | CudaGraphTransformer) for model in models)
@@ -53,7 +53,7 @@ class Backend(SearchBackend):
         constraint: of the search, which a `ShortlistBackend` must know.
         """
         rows = [np.asarray(source, dtype=np.int64) for source in sources]
-        src, src_mask = (x.to(self.device) for x in pad(rows, last=EOS))
+        src, src_mask = (send(x, self.decoder.device) for x in pad(rows, last=EOS))
         states = [model.start(model.encode(src, src_mask), src_mask) for model in self.models]
         return EnsembleState(states) if len(states) > 1 else states[0]
 
@@ -98,7 +98,7 @@ def _prepared(model: Model, precision: str) -> Searchable:
 
     A subclass of the Transformer may compute something else, such as another attention, so it is searched as it is.
     """
-    device = model.output.weight.device
+    device = _device_of(model)
     if type(model) is Transformer and device.type == "cuda":
         return checked_cuda_graphs(model, cast(Precision, precision)) or model
     if type(model) is Transformer and device.type == "cpu" and (precision == "int8" or compiled() is not None):
@@ -115,12 +115,12 @@ def decoder(model: Searchable) -> Decoder[Any]:
         scores = model.log_probs, model.best, CpuCache.join, model.logits
         return Decoder(model.decode, model.device, *scores, model.search)
     if isinstance(model, CudaGraphTransformer):
-        return Decoder(model.decode_step, model.device, _log_probs, partial(_best, model), logits=Tensor.float)
-    return Decoder(model.decode_step, model.output.weight.device, _log_probs, logits=Tensor.float)
+        return Decoder(model.decode, "cpu", model.log_probs, model.best, logits=model.logits)
+    return Decoder(model.decode_step, _device_of(model), _log_probs, logits=Tensor.float)
 
 
-def _best(model: CudaGraphTransformer, logits: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
-    return reordered(*model.kernels.best(logits, min(count + len(barred), logits.size(1))), count, barred)
+def _device_of(model: Searchable) -> torch.device:
+    return model.device if isinstance(model, CpuTransformer | CudaGraphTransformer) else model.output.weight.device
 
 
 def _log_probs(logits: Tensor) -> Tensor:

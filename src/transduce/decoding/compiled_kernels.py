@@ -6,7 +6,7 @@ here equal the structs of native/.
 
 import ctypes
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -156,6 +156,8 @@ ARGUMENTS = {  # of the functions of kernels.cpp
 class Compiled:
     """The kernels of kernels.cpp. Calls of several threads run at once: ctypes releases the interpreter lock."""
 
+    precisions: Collection[str] = ("fp32", "int8")
+
     def __init__(self, library: ctypes.CDLL) -> None:
         self.library = library
         # of a panel of packed weights: its outputs, and the inputs that are side by side in int8
@@ -184,11 +186,12 @@ class Compiled:
         self.library.norm(x.data_ptr(), m, n, ctypes.addressof(struct), y.data_ptr())
         return y
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, visible: Visible, n_heads: int) -> Tensor:
+    def attend(self, queries: Tensor, keys_values: Tensor, visible: Visible, n_heads: int) -> Tensor:
         n, rows = len(queries), visible.rows
-        stride = keys.stride(0)
+        keys, values = keys_values[:, : queries.size(1)], keys_values[:, queries.size(1) :]
+        stride = keys_values.stride(0)
         d_k, d_v = queries.size(1) // n_heads, values.size(1) // n_heads
-        assert stride == values.stride(0) and rows.is_contiguous() and len(visible.row_of_query) == n
+        assert rows.is_contiguous() and len(visible.row_of_query) == n
         out = torch.empty(n, n_heads * d_v)
         inputs = queries.data_ptr(), queries.stride(0), keys.data_ptr(), values.data_ptr(), stride
         index = rows.data_ptr(), rows.size(1), visible.lengths.data_ptr(), visible.row_of_query.data_ptr()
@@ -318,7 +321,7 @@ class CompiledStack:
         x = x.clone(memory_format=torch.contiguous_format)
         table = x.new_empty(len(x), self.width)  # of each layer after the other
         tables = addresses([table] * len(self.layers))
-        index, lengths, row_of_query = visible
+        index, lengths, row_of_query, _ = visible
         assert index.is_contiguous() and lengths.is_contiguous() and row_of_query.is_contiguous()
         own = CVisible(index.data_ptr(), index.size(1), lengths.data_ptr(), row_of_query.data_ptr())
         rows = CRows(len(x), None, ctypes.addressof(tables), None, own)

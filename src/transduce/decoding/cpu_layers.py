@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.decoding.compiled_kernels import Compiled, PackedLinear, StackLayer
+from transduce.decoding.compiled_kernels import PackedLinear, StackLayer
 from transduce.decoding.decoder import Best, reordered
 from transduce.decoding.kernels import Kernels, Linear, Visible
 from transduce.model.cpu_backend import HAS_ONEDNN, has_fast_bf16
@@ -29,12 +29,11 @@ def pack_linear(layers: Sequence[nn.Linear], precision: Precision, kernels: Kern
     weight = torch.cat([layer.weight.detach().float() for layer in layers])
     biases = [layer.bias if layer.bias is not None else weight.new_zeros(layer.out_features) for layer in layers]
     bias = torch.cat([of_layer.detach().float() for of_layer in biases])
-    if precision == "int8" or (precision == "fp32" and isinstance(kernels, Compiled)):
+    if precision in kernels.precisions:
         return kernels.pack(weight, bias, int8=precision == "int8")
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     weight, bias = weight.to(dtype), bias.to(dtype)
-    is_fast = has_fast_bf16(weight.device) if precision == "bf16" else HAS_ONEDNN
-    if weight.device.type != "cpu" or not is_fast:
+    if not (has_fast_bf16(weight.device) if precision == "bf16" else HAS_ONEDNN):
 
         def linear_of_torch(x: Tensor, relu: bool = False, residual: Tensor | None = None) -> Tensor:
             y = F.linear(x.to(dtype), weight, bias)
@@ -155,22 +154,20 @@ class CpuLayer:
 
     def _heads(self, queries: Tensor, table: Tensor, visible: Visible) -> Tensor:
         """Return the heads (R,H*W) of queries (R,H*K) over the `visible` rows of keys and values."""
-        keys, values = table.split(self.widths[1:], dim=1)
         if self.n_kv_heads == self.n_heads:
-            return self.kernels.attend(queries, keys, values, visible, self.n_heads)
+            return self.kernels.attend(queries, table, visible, self.n_heads)
         # The heads that share keys attend as separate queries: (R,H*K) -> (R*H/G, G*K), and back.
         n_sharing = self.n_heads // self.n_kv_heads
         visible = visible._replace(row_of_query=visible.row_of_query.repeat_interleave(n_sharing))
         shared = queries.unflatten(1, (self.n_kv_heads, n_sharing, -1)).transpose(1, 2).flatten(2).flatten(0, 1)
-        heads = self.kernels.attend(shared, keys, values, visible, self.n_kv_heads)
+        heads = self.kernels.attend(shared, table, visible, self.n_kv_heads)
         return heads.view(len(queries), n_sharing, self.n_kv_heads, -1).transpose(1, 2).flatten(1)
 
     def attend_cross(self, x: Tensor, memory: Tensor, visible: Visible) -> Tensor:
         """Return the output (R,D) of the cross-attention sub-layer over the rows of `memory`, keys and values."""
         assert self.cross_query is not None and self.cross_out is not None
         queries = self.cross_query(x if self.post else self.norms[1](x))
-        keys, values = memory.split(self.widths[1:], dim=1)
-        y = self.cross_out(self.kernels.attend(queries, keys, values, visible, self.n_heads), False, x)
+        y = self.cross_out(self.kernels.attend(queries, memory, visible, self.n_heads), False, x)
         return self.norms[1](y) if self.post else y
 
     def feed_forward(self, x: Tensor) -> Tensor:

@@ -1,11 +1,16 @@
 """Translation on a GPU: the rows of `CpuTransformer`, with each kind of decoding step recorded once (CUDA graphs).
 
-A step of the base model is 172 kernels in fp32 and 274 in bf16, most of them small (counted without a GPU). The GPU
-finishes them before the host has launched the next ones. A recorded step is launched as a whole. It has one shape, and
-fixed addresses for all that it reads and writes:
+A step of the base model is 131 kernels in bf16, most of them small, and 14 more find the best tokens (counted without a
+GPU). The GPU finishes them before the host has launched the next ones. A recorded step is launched as a whole. It has
+one shape, and fixed addresses for all that it reads and writes:
 - Sentences, tokens so far and source tokens are rounded up to powers of two. The padding attends to row 0 of the
-  tables, and writes there.
+  tables, which is zero.
 - The tables belong to the model, not to a cache: a search must hold the `lock` of the model.
+- The weights are read where they are, or from copies that `refresh` writes again. So recorded steps stay good when the
+  weights change in place.
+
+A cache is on the host, and so are the arguments of `encode`, `select` and `decode`: the host decides which rows a step
+continues, and sends all of it in one copy.
 
 Letters as in transformer.py; B sentences, each with K adjacent ones of the N rows of a step.
 """
@@ -15,43 +20,31 @@ import gc
 import math
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.cpu_transformer import CpuTransformer
-from transduce.decoding.kernels import Plain, Visible
+from transduce.decoding.decoder import in_order, padded, send
+from transduce.decoding.gpu_kernels import GpuKernels
+from transduce.decoding.kernels import Visible
 from transduce.model.transformer import Transformer, mixed_precision
-
-
-class _Fused(Plain):
-    """The kernels on a GPU."""
-
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, visible: Visible, n_heads: int) -> Tensor:
-        """Attend as `Kernels.attend`, but query i sees line i // K: the K queries of a line are adjacent."""
-        rows = visible.rows
-        is_visible = torch.arange(rows.size(1), device=rows.device) < visible.lengths[:, None]  # (B, T)
-        q = queries.to(keys.dtype).view(len(rows), -1, n_heads, queries.size(1) // n_heads).transpose(1, 2)
-        k, v = (x[rows].unflatten(2, (n_heads, -1)).transpose(1, 2) for x in (keys, values))  # (B, H, T, ...)
-        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):  # cuDNN makes a new plan for each shape
-            heads = F.scaled_dot_product_attention(q, k, v, attn_mask=is_visible[:, None, None])  # (B, H, N/B, W)
-        return heads.transpose(1, 2).reshape(len(queries), -1).float()
 
 
 @dataclass(frozen=True)
 class CudaGraphCache:
-    """The state of N rows between two decoding steps: rows of the model's tables. A cache is good for one step."""
+    """The state of N rows between two decoding steps, on the host. A cache is good for one step."""
 
     written: int  # rows of the tables in use
-    past: Tensor  # (N, t) the rows that hold the tokens so far of each row
-    source: Tensor  # (B, S) the rows of the tables of the encoder's output that belong to each sentence
-    lengths: Tensor  # (B,) how many of the S rows of each sentence
+    past: Tensor  # (N, t) int32, the rows of the tables that hold the tokens so far of each row
+    source: Tensor  # (B, 2) int32, the first row of the encoder's output of each sentence, and the number of its rows
+    width: int  # S, the most of these numbers
 
     @property
     def length(self) -> int:
@@ -60,84 +53,225 @@ class CudaGraphCache:
 
     def select(self, rows: Tensor, sentences: Tensor) -> "CudaGraphCache":
         """Return the cache whose row i continues row rows[i] of this one, N/B of them for each of `sentences`."""
-        return CudaGraphCache(self.written, self.past[rows], self.source[sentences], self.lengths[sentences])
+        return CudaGraphCache(self.written, self.past[rows.cpu()], self.source[sentences.cpu()], self.width)
 
 
-ROOM = 1_024  # rows of a new table
+class _Shape(NamedTuple):
+    """The shape of a step: B sentences of K rows each, up to T tokens long, over S source tokens."""
+
+    sentences: int
+    beam: int
+    length: int
+    width: int
+
+    @property
+    def rows(self) -> int:
+        return self.sentences * self.beam
+
+    def parts(self, inputs: Tensor) -> Sequence[Tensor]:
+        """Return the inputs of a step, one vector, as the parts that the host writes and the GPU reads.
+
+        They are the token of each row (N,), the rows of the tables that it gets (N,), the rows of its tokens so far
+        (N, T), `CudaGraphCache.source` as two parts (B,), and its position (1,).
+        """
+        n, count = self.rows, self.sentences
+        ids, new, past, first, lengths, position = inputs.split([n, n, n * self.length, count, count, 1])
+        return ids, new, past.view(n, self.length), first, lengths, position
+
+    @property
+    def size(self) -> int:
+        """The length of the vector."""
+        return self.rows * (2 + self.length) + 2 * self.sentences + 1
+
+
+ROOM = 1 << 16  # most rows of a new table: a growth costs all recordings
+SHARE = 1 / 64  # of the memory of the GPU, at most that a new table takes
+MOST_RECORDINGS = 128  # the ones that were not used for the longest time give way
 
 
 class CudaGraphTransformer:
     """A trained `model`, ready to translate in `precision` ("fp32" or "bf16") on its GPU.
 
-    It has the interface of `Transformer` that the search uses. On a CPU it makes the same steps without recording them.
+    It has the interface of `CpuTransformer` that the search uses. On a CPU it makes the same steps without recording
+    them.
     """
 
     def __init__(self, model: Transformer, precision: Precision) -> None:
         self.model = model
         self.config = model.config
         self.precision: Precision = precision
-        self.packed = CpuTransformer(model, precision, _Fused())
+        self.dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+        self.kernels = GpuKernels(self.dtype, model.output.weight.device)
+        self.packed = CpuTransformer(model, precision, self.kernels)
+        self.positions = self.packed.positions.clone()  # (positions, D)
         self.device = self.packed.device
-        self.kernels = self.packed.kernels
         self.lock = threading.Lock()
-        dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-        empty = partial(torch.zeros, dtype=dtype, device=self.device)
-        self.tables = [empty(ROOM, width) for width in self.packed.table_widths]
-        self.cross = [empty(ROOM, width) for width in self.packed.table_widths]
+        empty = partial(torch.empty, dtype=self.dtype, device=self.device)
+        shape = len(self.packed.decoder), self._room(), self.packed.table_widths[0]
+        self.tables = empty(shape)  # (layers, rows, H*K + H*W) of the tokens so far
+        self.cross = empty(shape)  # of the encoder's output
+        for table in (self.tables, self.cross):
+            table[:, 0] = 0
+        self.decoded = torch.zeros(1, max(1, shape[1] // 8), self.config.d_model, device=self.device)  # of a step
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # to record on
-        self._drop_steps()
+        self._drop_recordings()
 
-    def _drop_steps(self) -> None:
-        """Drop all recorded steps and the memory that they share for intermediate results."""
-        self.steps: dict[tuple[int, int, int, int], _Step] = {}
+    def _room(self) -> int:
+        """Return the number of rows of a new table."""
+        if self.device.type != "cuda":
+            return ROOM
+        n_bytes = sum(self.packed.table_widths) * self.dtype.itemsize
+        total = torch.cuda.get_device_properties(self.device).total_memory
+        return min(ROOM, max(1, int(SHARE * total / n_bytes)))
+
+    def _drop_recordings(self) -> None:
+        """Drop all recordings and the memory that they share for intermediate results."""
+        self.recordings: dict[Hashable, _Recording] = {}
         self.pool = torch.cuda.graph_pool_handle() if self.stream else None
 
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Read the weights of the model again, which have changed. Recordings stay."""
+        kernels = GpuKernels(self.dtype, self.device)
+        CpuTransformer(self.model, self.precision, kernels)
+        self.positions.copy_(self.model.positions(0, len(self.positions)))
+        for old, new in zip(self.kernels.linears, kernels.linears, strict=True):
+            old.weight.copy_(new.weight)
+            old.bias.copy_(new.bias)
+
+    # ---- the source ----------------------------------------------------------------------------------------------
+
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
-        """Return the memory (R,D) of token ids (B,S) with mask (B,S): rows for the real tokens of all sentences."""
-        with mixed_precision(self.precision, self.device):
-            return self.model.encode(src, src_mask)[src_mask].float()
+        """Return the memory (B*S,D) of token ids (B,S) with mask (B,S), padding included."""
+        count, width = src.shape
+        inputs = torch.cat([src.flatten().cpu(), src_mask.sum(1).cpu()]).int()
+        ids, lengths = send(inputs, self.device).split([count * width, count])
+        embedded = F.embedding(ids.view(count, width), self.model.src_embedding.weight)
+        self._need_positions(width)
+        x = (self.positions[:width] + embedded * math.sqrt(self.config.d_model)).flatten(0, 1)
+        columns = torch.arange(width, device=self.device)
+        rows = torch.arange(count * width, device=self.device).view(count, width)
+        visible = Visible(rows, lengths, lengths, self.kernels.bias_of(columns < lengths[:, None]))
+        for layer in self.packed.encoder:
+            x = layer.feed_forward(layer.attend_self(x, visible))
+        return self.packed.last_norms[0](x)
 
     def start(self, memory: Tensor, src_mask: Tensor) -> CudaGraphCache:
-        """Return the cache of a decoding of `memory` (R,D) before its first token: one row for each sentence."""
-        self._make_room(self.cross, len(memory))
-        for table, keys_values in zip(self.cross, self.packed.keys_values(memory), strict=True):
-            table[: len(memory)] = keys_values.to(table.dtype)
-        lengths = src_mask.sum(1)
-        columns = torch.arange(src_mask.size(1), device=self.device)
-        source = ((lengths.cumsum(0) - lengths)[:, None] + columns).where(columns < lengths[:, None], 0)
-        past = torch.zeros(len(src_mask), 0, dtype=torch.int64, device=self.device)
-        return CudaGraphCache(1, past, source, lengths)
+        """Return the cache of a decoding of `memory` (B*S,D) before its first token: one row for each sentence."""
+        count, width = src_mask.shape
+        end = 1 + count * width
+        self.cross = self._with_room(self.cross, end)
+        for table, keys_values in zip(self.cross, self.packed.keys_values(memory.to(self.dtype)), strict=True):
+            table[1:end] = keys_values
+        source = torch.stack([torch.arange(1, end, width), src_mask.sum(1).cpu()], dim=1).int()
+        return CudaGraphCache(1, torch.zeros(count, 0, dtype=torch.int32), source, width)
+
+    # ---- a step --------------------------------------------------------------------------------------------------
 
     def decode_step(self, ids: Tensor, cache: CudaGraphCache) -> tuple[Tensor, CudaGraphCache]:
         """Return the logits (N,V) after one more token `ids` (N,) for each row, and the cache that includes it."""
-        n = len(ids)
-        written = cache.written + n
-        self._make_room(self.tables, written)
-        new = torch.arange(cache.written, written, device=self.device)
-        past = torch.cat([cache.past, new[:, None]], dim=1)
-        count, width = cache.source.shape
-        key = (_power(count), n // count, max(16, _power(past.size(1))), max(16, _power(width)))
-        if key not in self.steps:
-            self.steps[key] = _Step(self, *key)
-        step = self.steps[key]
-        step.fill(ids, new, past, cache.source, cache.lengths)
-        try:
-            decoded = step(self)
-        except BaseException:  # most likely out of memory: smaller steps need the memory of the recorded ones
-            self._drop_steps()
-            raise
-        logits = self.packed.output(decoded[:n])
-        return logits, CudaGraphCache(written, past, cache.source, cache.lengths)
+        decoded, cache = self.decode(ids, cache)
+        return self.logits(decoded), cache
 
-    def _make_room(self, tables: list[Tensor], rows: int) -> None:
-        """Replace the tables in the list by larger ones if they have fewer than `rows` rows.
+    def decode(self, ids: Tensor, cache: CudaGraphCache) -> tuple[Tensor, CudaGraphCache]:
+        """Return the decoder's output (N,D) after one more token `ids` (N,) for each row, and the cache with it.
 
-        The recorded steps write to the old tables, so they are dropped.
+        The output is valid until the next step. `log_probs` and `best` turn it into log-probabilities.
         """
-        if rows <= len(tables[0]):
-            return
-        tables[:] = [F.pad(table, (0, 0, 0, _power(rows) - len(table))) for table in tables]
-        self._drop_steps()
+        n, count, length = len(ids), len(cache.source), cache.length + 1
+        shape = _Shape(_power(count), n // count, max(16, _power(length)), max(16, _power(cache.width)))
+        self.tables = self._with_room(self.tables, cache.written + shape.rows)
+        self.decoded = self._with_room(self.decoded, _power(shape.rows))
+        self._need_positions(length)
+        new = torch.arange(cache.written, cache.written + shape.rows, dtype=torch.int32)
+        past = torch.cat([cache.past, new[:n, None]], dim=1)
+        inputs = torch.zeros(shape.size, dtype=torch.int32)
+        of_ids, of_new, of_past, first, lengths, position = shape.parts(inputs)
+        of_ids[:n] = ids
+        of_new[:] = new
+        of_past[:n, :length] = past
+        first[:count], lengths[:count] = cache.source.unbind(dim=1)
+        position.fill_(length - 1)
+        recording = self._recording(shape, inputs, partial(self._compute, shape))
+        recording.inputs.copy_(inputs, non_blocking=True)
+        self._run(recording)
+        return self.decoded[0, :n], CudaGraphCache(cache.written + n, past, cache.source, cache.width)
+
+    def _compute(self, shape: _Shape, inputs: Tensor) -> Tensor:
+        """Return the decoder's output (rows, D) of a step, and write it to `decoded`."""
+        ids, new, past, first, lengths, position = shape.parts(inputs.long())
+        embedded = F.embedding(ids, self.model.tgt_embedding.weight)
+        x = self.positions.index_select(0, position).add(embedded, alpha=math.sqrt(self.config.d_model))
+        columns = torch.arange(max(shape.length, shape.width), device=self.device)
+        is_past = columns[: shape.length] <= position
+        is_source = columns[: shape.width] < lengths[:, None]  # (B, S)
+        source = (first[:, None] + columns[: shape.width]) * is_source
+        visible = Visible(past, lengths, lengths, self.kernels.bias_of(is_past))
+        of_source = Visible(source, lengths, lengths, self.kernels.bias_of(is_source))
+        x = self.packed.through(x, [*self.tables], new, visible, [*self.cross], of_source)
+        return self.decoded[0, : shape.rows].copy_(x)
+
+    # ---- the scores of a step ------------------------------------------------------------------------------------
+
+    def logits(self, decoded: Tensor) -> Tensor:
+        """Return the logits (N,V) of all tokens by the decoder's output (N,D)."""
+        return self.packed.output(decoded).float()
+
+    def log_probs(self, decoded: Tensor) -> Tensor:
+        """Return the log-probabilities (N,V) of all tokens by the decoder's output (N,D)."""
+        return self.logits(decoded).log_softmax(dim=-1)
+
+    def best(self, decoded: Tensor, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return `Decoder.best` of the decoder's output (N,D) of the last step."""
+        n = len(decoded)
+        key = _power(n), count, *barred
+        barred_ids = torch.tensor(barred, dtype=torch.int64)
+        best = self._run(self._recording(key, barred_ids, partial(self._best, _power(n), count)))
+        values, ids = best[:n].cpu().chunk(2, dim=1)
+        return padded(values.view(torch.float32), ids.long(), count)
+
+    def _best(self, rows: int, count: int, barred: Tensor) -> Tensor:
+        """Return the log-probabilities of the best tokens, as the integers of the same bits, and their ids, (rows, 2C).
+
+        So a single copy brings both to the host.
+        """
+        log_probs = self.log_probs(self.decoded[0, :rows])
+        log_probs, ids = log_probs.topk(min(count + len(barred), log_probs.size(1)), dim=1)
+        is_barred = (ids[:, :, None] == barred).any(dim=2)
+        log_probs, ids = in_order(log_probs.masked_fill(is_barred, -math.inf), ids)
+        return torch.cat([log_probs[:, :count].view(torch.int32), ids[:, :count].int()], dim=1)
+
+    # ---- recordings ----------------------------------------------------------------------------------------------
+
+    def _recording(self, key: Hashable, inputs: Tensor, compute: Callable[[Tensor], Tensor]) -> "_Recording":
+        """Return the recording of `compute`, or a new one with these inputs. key: of all that is fixed in it."""
+        recording = self.recordings.pop(key, None)
+        if recording is None:
+            recording = _Recording(send(inputs, self.device), compute)
+        self.recordings[key] = recording
+        if len(self.recordings) > MOST_RECORDINGS:
+            del self.recordings[next(iter(self.recordings))]
+        return recording
+
+    def _run(self, recording: "_Recording") -> Tensor:
+        try:
+            return recording.run(self)
+        except BaseException:  # most likely out of memory: smaller steps need the memory of the recorded ones
+            self._drop_recordings()
+            raise
+
+    def _with_room(self, tables: Tensor, rows: int) -> Tensor:
+        """Return the tables (..., rows, D) with at least as many rows. Recordings write to the old ones, and go."""
+        if rows <= tables.size(1):
+            return tables
+        self._drop_recordings()
+        return F.pad(tables, (0, 0, 0, _power(rows) - tables.size(1)))
+
+    def _need_positions(self, end: int) -> None:
+        """Have at least `end` positions."""
+        if end > len(self.positions):
+            self._drop_recordings()
+            self.positions = self.model.positions(0, _power(end)).clone()
 
 
 def _power(number: int) -> int:
@@ -145,63 +279,41 @@ def _power(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
-class _Step:
-    """A step of `count` sentences of `beam` rows each, up to `length` tokens long, over `width` source tokens."""
+class _Recording:
+    """A computation of inputs at a fixed address. Its first call computes, the second one records it."""
 
-    def __init__(self, model: CudaGraphTransformer, count: int, beam: int, length: int, width: int) -> None:
-        zeros = partial(torch.zeros, dtype=torch.int64, device=model.device)
-        rows = count * beam
+    def __init__(self, inputs: Tensor, compute: Callable[[Tensor], Tensor]) -> None:
+        self.inputs = inputs
+        self.compute = compute
         self.has_run = False
-        self.graph: tuple[torch.cuda.CUDAGraph, Tensor] | None = None  # with its output
-        self.ids = zeros(rows)
-        self.new = zeros(rows)
-        self.position = zeros(1)
-        self.past = Visible(zeros(rows, length), zeros(rows) + 1, zeros(0))
-        self.source = Visible(zeros(count, width), zeros(count) + 1, zeros(0))
-        self.positions = model.model.positions(0, min(length, model.config.max_positions or length)).clone()
+        self.graph: tuple[torch.cuda.CUDAGraph, Tensor] | None = None  # with its result
 
-    def fill(self, ids: Tensor, new: Tensor, past: Tensor, source: Tensor, lengths: Tensor) -> None:
-        """Copy the inputs of the next step to their fixed addresses, with zeros as padding."""
-        pairs = ((self.ids, ids), (self.new, new), (self.past.rows, past), (self.source.rows, source))
-        for target, values in pairs:
-            target.copy_(F.pad(values, [end for n, m in _sizes(target, values) for end in (0, n - m)]))
-        self.past.lengths.fill_(1)[: len(ids)] = past.size(1)
-        self.source.lengths.copy_(F.pad(lengths, (0, len(self.source.lengths) - len(lengths)), value=1))
-        self.position.fill_(past.size(1) - 1)
-
-    def __call__(self, model: CudaGraphTransformer) -> Tensor:
-        """Return the decoder's output (rows, D), valid until the next step. The second call records the step."""
+    def run(self, model: CudaGraphTransformer) -> Tensor:
+        """Return the result, valid until the next call."""
         if not self.has_run or model.stream is None:
             self.has_run = True
-            return self._compute(model)
+            return self.compute(self.inputs)
         if self.graph is None:
             with _exclusive_recording(), torch.cuda.device(model.device):
                 self.graph = self._record(model, model.stream)
-        graph, decoded = self.graph
+        graph, result = self.graph
         graph.replay()
-        return decoded
+        return result
 
     def _record(self, model: CudaGraphTransformer, stream: torch.cuda.Stream) -> tuple[torch.cuda.CUDAGraph, Tensor]:
         stream.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(stream):
-                self._compute(
-                    model
-                )  # libraries allocate at a first call, which cannot be recorded; the rows stay equal
+                self.compute(self.inputs)  # libraries allocate at a first call, which cannot be recorded
         finally:
             torch.cuda.current_stream().wait_stream(stream)
         graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
         try:
             with torch.cuda.graph(graph, model.pool, stream, capture_error_mode="thread_local"):
-                decoded = self._compute(model)
+                result = self.compute(self.inputs)
         finally:
             torch.cuda.set_stream(before)  # a failed recording does not do this
-        return graph, decoded
-
-    def _compute(self, model: CudaGraphTransformer) -> Tensor:
-        x = F.embedding(self.ids, model.model.tgt_embedding.weight) * math.sqrt(model.config.d_model)
-        x = x + self.positions.index_select(0, self.position)
-        return model.packed.through(x, model.tables, self.new, self.past, model.cross, self.source)
+        return graph, result
 
 
 RECORDING = threading.Lock()
@@ -218,11 +330,6 @@ def _exclusive_recording() -> Iterator[None]:
         finally:
             if collects:
                 gc.enable()
-
-
-def _sizes(target: Tensor, values: Tensor) -> list[tuple[int, int]]:
-    """Return the sizes of both in each dimension, the last dimension first, as F.pad takes them."""
-    return [*zip(reversed(target.shape), reversed(values.shape), strict=True)]
 
 
 # ---- check on this machine ---------------------------------------------------------------------------------------
@@ -256,17 +363,18 @@ def _relative_error(transformer: CudaGraphTransformer) -> float:
     model, precision = transformer.model, transformer.precision
     device = transformer.device
     longest = min(3, model.config.max_positions or 3)
-    some = torch.arange(3, 3 + 4 * longest, device=device) % model.tgt_embedding.num_embeddings
-    mask = torch.tensor([[True] * longest, [True] + [False] * (longest - 1)], device=device)
+    some = torch.arange(3, 3 + 4 * longest) % model.tgt_embedding.num_embeddings
+    mask = torch.tensor([[True] * longest, [True] + [False] * (longest - 1)])
     src, steps = some[: 2 * longest].view(2, -1) % model.src_embedding.num_embeddings, some.view(longest, 4)
-    both, rows = torch.arange(2, device=device), torch.tensor([1, 0, 2, 2], device=device)
+    both, rows = torch.arange(2), torch.tensor([1, 0, 2, 2])
     with mixed_precision(precision, device):
-        cache = model.start(model.encode(src, mask), mask).select(both.repeat_interleave(2), both)
+        inputs = src.to(device), mask.to(device)
+        cache = model.start(model.encode(*inputs), inputs[1]).select(both.repeat_interleave(2), both)
     graph_cache = transformer.start(transformer.encode(src, mask), mask).select(both.repeat_interleave(2), both)
     outputs, expected = [], []
     for ids in steps:
         with mixed_precision(precision, device):
-            logits, cache = model.decode_step(ids, cache)
+            logits, cache = model.decode_step(ids.to(device), cache)
         expected.append(logits.float())
         logits, graph_cache = transformer.decode_step(ids, graph_cache)
         outputs.append(logits)

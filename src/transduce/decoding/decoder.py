@@ -83,10 +83,20 @@ def reordered(log_probs: Tensor, ids: Tensor, count: int, barred: Sequence[int])
     """
     for token in barred:
         log_probs = log_probs.masked_fill(ids == token, -math.inf)
+    log_probs, ids = in_order(log_probs, ids)
+    return padded(*_fetch(log_probs[:, :count], ids[:, :count]), count)
+
+
+def in_order(log_probs: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return tokens of each row, both (N, C), the most likely first, of equals the lowest id."""
     ids, order = ids.sort(dim=1)
     log_probs, order = log_probs.gather(1, order).sort(dim=1, descending=True, stable=True)
-    log_probs, ids = _fetch(log_probs[:, :count], ids.gather(1, order)[:, :count])
-    n_missing = count - ids.size(1)  # above 0 only if the vocabulary has fewer tokens
+    return log_probs, ids.gather(1, order)
+
+
+def padded(log_probs: Tensor, ids: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the best tokens of each row, both (N, count), with -inf where the vocabulary has fewer."""
+    n_missing = count - ids.size(1)
     return (
         (F.pad(log_probs, (0, n_missing), value=-math.inf), F.pad(ids, (0, n_missing)))
         if n_missing
@@ -118,8 +128,9 @@ class EnsembleState(tuple[DecoderState, ...]):
 def ensemble(decoders: Sequence[Decoder[Any]]) -> Decoder[EnsembleState]:
     """Return a decoder of the mean of the probabilities of `decoders`, which share a vocabulary and a device.
 
-    Its state is an `EnsembleState` of their states.
+    Its state is an `EnsembleState` of their states. Its device is the CPU if all of theirs are.
     """
+    device = next((of.device for of in decoders if torch.device(of.device).type != "cpu"), decoders[0].device)
 
     def step(last_ids: Tensor, states: EnsembleState) -> tuple[Tensor, EnsembleState]:
         steps = [decoder.step(last_ids, state) for decoder, state in zip(decoders, states, strict=True)]
@@ -132,4 +143,4 @@ def ensemble(decoders: Sequence[Decoder[Any]]) -> Decoder[EnsembleState]:
         return EnsembleState(decoder.join(*both) for decoder, *both in pairs if decoder.join)
 
     can_join = all(decoder.join for decoder in decoders)
-    return Decoder(step, decoders[0].device, join=join if can_join else None)
+    return Decoder(step, device, join=join if can_join else None)

@@ -4,6 +4,7 @@ PLAIN                        -> in torch: slower, without requirements
 compiled_kernels.compiled()  -> the same in C++; the tests compare them with PLAIN
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -21,7 +22,7 @@ class Linear(Protocol):
 
 
 class Visible(NamedTuple):
-    """The rows of keys and values that each of N queries may attend to, all int32.
+    """The rows of keys and values that each of N queries may attend to, all int32; int64 on a GPU.
 
     Query i sees rows[j, :lengths[j]] with j = row_of_query[i]. The tokens of a sentence share a line of `rows`: a line
     for each of n tokens would be n x n.
@@ -30,13 +31,17 @@ class Visible(NamedTuple):
     rows: Tensor  # (M, T)
     lengths: Tensor  # (M,)
     row_of_query: Tensor  # (N,)
+    bias: Tensor | None = None  # of a GPU instead of both: 0 where a line sees a row, else -inf, (M or 1, 1, 1, T)
 
 
 class Kernels(Protocol):
     """The functions that take most of the time of translation.
 
     All tensors are fp32 on the CPU. Rows are independent of one another.
+    precisions: those of linear layers that `pack` packs; torch has faster ones for the others.
     """
+
+    precisions: Collection[str]
 
     def pack(self, weight: Tensor, bias: Tensor, *, int8: bool) -> Linear:
         """Return the linear layer of weight (n, k) and bias (n,).
@@ -50,10 +55,10 @@ class Kernels(Protocol):
         """Return the layer normalisation of the rows of x (m, n)."""
         ...
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, visible: Visible, n_heads: int) -> Tensor:
+    def attend(self, queries: Tensor, keys_values: Tensor, visible: Visible, n_heads: int) -> Tensor:
         """Return the attention (eq. 1) of each of N queries over its `visible` rows of keys and values, (N, H*W).
 
-        queries (N, H*K), keys (R, H*K), values (R, H*W), heads side by side; keys and values with equal strides.
+        queries (N, H*K), keys_values (R, H*K + H*W), heads side by side.
         """
         ...
 
@@ -91,6 +96,8 @@ class PlainLinear:
 class Plain:
     """The kernels in torch, step by step."""
 
+    precisions: Collection[str] = ("int8",)
+
     def pack(self, weight: Tensor, bias: Tensor, *, int8: bool) -> Linear:
         if not int8:
             return PlainLinear(weight, bias, None)
@@ -102,7 +109,8 @@ class Plain:
     def norm(self, x: Tensor, layer: nn.LayerNorm) -> Tensor:
         return torch.layer_norm(x, layer.normalized_shape, layer.weight, layer.bias, layer.eps)
 
-    def attend(self, queries: Tensor, keys: Tensor, values: Tensor, visible: Visible, n_heads: int) -> Tensor:
+    def attend(self, queries: Tensor, keys_values: Tensor, visible: Visible, n_heads: int) -> Tensor:
+        keys, values = keys_values[:, : queries.size(1)], keys_values[:, queries.size(1) :]
         n_queries = max(1, GATHERED // max(1, visible.rows.size(1) * (keys.size(1) + values.size(1))))
         out = queries.new_empty(len(queries), values.size(1))  # one result: several would fragment the memory
         for part, q, i in zip(*(x.split(n_queries) for x in (out, queries, visible.row_of_query.long())), strict=True):

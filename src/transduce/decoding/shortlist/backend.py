@@ -127,7 +127,7 @@ class ShortlistBackend(Backend):
         own = [self.shortlist.own(*both) for both in zip(sources, needed, strict=True)]
         ids = [torch.from_numpy(of_source) for of_source in own]
         tokens = [] if self.output is None else self.output.tokens(ids)
-        rows = _RowLists(_Lists(ids, tokens), torch.arange(len(sources), device=self.device))
+        rows = _RowLists(_Lists(ids, tokens), torch.arange(len(sources), device=self.decoder.device))
         return _State(super().start(sources, constraint), rows)
 
 
