@@ -238,6 +238,21 @@ def test_the_compiled_loss_equals_the_plain_one(
     assert not notices
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="pretends to have a GPU")
+def test_torch_compile_makes_one_kernel_of_the_loss() -> None:
+    """It reads the bf16 logits twice, row by row, and once at the target, and writes the gradient and the loss."""
+    from support.gpu_kernels import kernels  # loads the compiler, which takes seconds
+
+    def args() -> tuple[Any, ...]:
+        logits = torch.empty(3_600, 37_000, dtype=torch.bfloat16, device="cuda")
+        return logits, torch.empty(3_600, 1, dtype=torch.int64, device="cuda"), 0.1, None, None, 0.0
+
+    (kernel,) = kernels(loss._loss_of_logits.__wrapped__, args)  # pyright: ignore[reportFunctionMemberAccess]
+    assert kernel.count("tl.load(in_ptr0 ") == 3 and kernel.count("tl.store(") == 2
+    assert "'in_ptr0': '*bf16'" in kernel and "'out_ptr2': '*bf16'" in kernel
+
+
 # ---- log-probabilities, for evaluation ---------------------------------------------------------------------------
 
 
