@@ -13,7 +13,7 @@ def load_driver() -> None:
     assert spec is not None and spec.origin is not None
     folder = Path(spec.origin).parent
     for name in ("libc10.so", "libtorch_cpu.so"):
-        ctypes.CDLL(str(folder / "lib" / name), ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(folder / "lib" / name))
     with tempfile.TemporaryDirectory() as out:
         guard = Path(out) / "guard.so"
         words = ["c++", "-std=c++20", "-shared", "-fPIC", "-w", f"-I{folder / 'include'}", f"-L{folder / 'lib'}"]
