@@ -111,12 +111,14 @@ def refuse_gpu(why: str) -> None:
 
 
 def _check(name: str) -> None:
-    """Raise UserError for a name that is none of a device, or a device that does not exist."""
-    import torch
-
+    """Raise UserError for a name that is none of a device, or a device that does not exist. Loads torch for a GPU."""
     match = re.fullmatch(r"cpu|mps|cuda(?::(\d{1,4}))?", name) if isinstance(name, str) else None
     if match is None:
         raise UserError(f"device={name}: expected auto, cpu, cuda, cuda:N or mps; leave it out to take the best one")
+    if name == "cpu":
+        return
+    import torch
+
     if name == "mps" and not torch.backends.mps.is_available():
         raise UserError("device=mps: expected macOS with an Apple processor; take cpu")
     if name.startswith("cuda"):
