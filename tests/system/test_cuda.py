@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.phrases import CONSTRAINTS, check, has
+from support.random_models import random_model
+from support.translators import LINES
 from support.waits import waits
 
 from transduce.config.schema import ModelConfig, SearchConfig, TrainConfig
@@ -21,6 +24,7 @@ from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_gr
 from transduce.model import devices
 from transduce.model.fused import fused
 from transduce.model.transformer import Transformer
+from transduce.storage.model_folder import LoadedModel
 from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients, update
 from transduce.training.loss import _loss_of_logits, projected_rdrop
@@ -28,6 +32,7 @@ from transduce.training.optimizer import adam
 from transduce.training.sharding import gather_on_leader
 from transduce.training.task import translation_loss
 from transduce.training.weights import live_weights
+from transduce.translate import Translator
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -240,6 +245,19 @@ def test_a_decoding_step_waits_once(beam_size: int) -> None:
         outputs = search_all(Backend([gpu]), sources, search)
     longest = max(len(best.token_log_probs) for best, *_ in outputs)
     assert longest >= 30 and len(messages) <= longest + 2  # two: to copy the sources
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_phrases_are_in_a_translation(precision: str) -> None:
+    loaded = random_model(CONFIG)
+    gpu = LoadedModel(loaded.model.cuda(), loaded.config, loaded.tokenizer)
+    translator = Translator([gpu], precision=precision)
+    for n_best in (1, 3):
+        translations = translator.translate(LINES, constraints=CONSTRAINTS, beam_size=4, n_best=n_best)
+        for translation, constraint in zip(translations, CONSTRAINTS, strict=True):
+            check(translation, constraint)
+    (translation,) = translator.translate(["a b c"], terms={"b": "schön"}, beam_size=4)
+    assert has(translation.text, "schön") or translation.unmet
 
 
 def test_a_recorded_decoding_step_does_not_wait() -> None:
