@@ -163,7 +163,11 @@ def main() -> None:
     result: dict[str, Any] = {f"decoding, beam {beam}": decoding(config, beam) for beam in (4, 1)}
     keep_no_values()
     result |= {f"training, {precision}": training(scale, config, precision) for precision in ("bf16", "fp32")}
-    result["an epoch"] = attention_problems(1_000 if args.tiny else PAIRS)
+    kernels = [kernel for precision in ("bf16", "fp32") for kernel in result[f"training, {precision}"]["attention"]]
+    result["an epoch"] = {
+        **attention_problems(1_000 if args.tiny else PAIRS),
+        "has attention of cuDNN": any(kernel.startswith("cudnn") for kernel in kernels),
+    }
     print(json.dumps(result, indent=1))
     if args.out is not None:
         args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

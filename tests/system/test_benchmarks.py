@@ -53,6 +53,17 @@ def test_the_gpu_script_runs_on_a_cpu_with_only_torch(tmp_path: Path) -> None:
     assert result["translation, transduce"]["latency_ms"] > 0
 
 
+def test_the_gpu_script_skips_what_does_not_fit_into_its_minutes(tmp_path: Path) -> None:
+    out = tmp_path / "gpu.json"
+    words = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--tiny", "--minutes", "0.25", "--out", str(out)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    process = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stdout + process.stderr
+    result = json.loads(out.read_text())
+    assert all(result[part].startswith("skipped") for part in ("correctness", "training base, transduce"))
+    assert result["ceiling_tflops"] > 0
+
+
 def test_speeds_of_other_depths_are_compared(tmp_path: Path) -> None:
     model = save_to(random_model(ModelConfig(d_model=16, n_heads=2, n_layers=1, d_ff=32)), tmp_path / "model")
     (tmp_path / "test.en").write_text("a b c\n", encoding="utf-8")

@@ -58,3 +58,18 @@ def test_the_work_of_a_step_can_be_counted(tmp_path: Path) -> None:
     decoding = counts["decoding, beam 4"]
     assert len(decoding["kernels of a recorded step, and of its best tokens"]) == 2
     assert decoding["kernels outside of them"] <= 10 and decoding["copies to the GPU"] < 1.5
+
+
+@pytest.mark.slow
+def test_the_measurement_of_a_gpu_runs(tmp_path: Path) -> None:
+    out = tmp_path / "gpu.json"
+    argv = [str(ROOT / "benchmarks" / "gpu.py"), "--tiny", "--out", str(out)]
+    program = (
+        f"import support.pretend_gpu, runpy, sys; sys.argv = {argv}; runpy.run_path(sys.argv[0], None, '__main__')"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    result = json.loads(out.read_text(encoding="utf-8"))
+    assert result["training base, transduce"]["a_step"]["waits"] == 1
+    assert result["translation, transduce"]["a_step_of_one_sentence"]["waits"] < 2
