@@ -69,7 +69,7 @@ def _h100() -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # torch warns of its own old code
-        stack.enter_context(config.patch(force_disable_caches=True, compile_threads=1))
+        stack.enter_context(config.patch(compile_threads=1))
         stack.enter_context(mock.patch.object(GraphLowering, "save_output_code", staticmethod(stop)))
         for module, name, value in returned:
             stack.enter_context(mock.patch.object(module, name, lambda *_, value=value: value))
