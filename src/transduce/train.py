@@ -19,6 +19,7 @@ from transduce.console import printable
 from transduce.data.batches import Batch, Batches, Share, collate
 from transduce.data.corpora import Corpus, corpus_sha256, read_pairs
 from transduce.data.overlap import cached_overlap
+from transduce.data.prefetch import Prefetch
 from transduce.data.tags import TagCount
 from transduce.data.token_store import open_store
 from transduce.data.vocabulary import TokenizerLike
@@ -268,16 +269,15 @@ def loop(
     started_at = time.monotonic()
     seconds_before = counters.seconds
     step_started_at = now()
-    stream = run.batches.stream(state.position)
-    upcoming = next(stream)
+    stream = Prefetch(run.batches.stream(state.position), devices.device())
     while not (state.is_finished or distributed.any_rank(stop.is_requested and counters.step > 0)):
-        micro_batches, next_position = upcoming
+        micro_batches, next_position = stream.take()
         counters.step += 1
         lr = learning_rate(counters.step, **schedule)
         for group in state.optimizer.param_groups:
             group["lr"] = lr
         gradient = gradients.of(micro_batches, seed=dropout_seed(config.seed, counters.step, run.batches.share.rank))
-        upcoming = next(stream)  # while a GPU computes the gradient
+        stream.start()  # while a GPU computes the gradient
         if gradient.is_finite:
             state.update(gradient)
         else:

@@ -16,7 +16,8 @@ from support.translators import LINES
 from support.waits import waits
 
 from transduce.config.schema import ModelConfig, SearchConfig, TrainConfig
-from transduce.data.batches import Batch, collate
+from transduce.data.batches import Batch, DataPosition, collate
+from transduce.data.prefetch import Prefetch
 from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import search_all
 from transduce.decoding.cpu_layers import Precision
@@ -66,6 +67,16 @@ def test_loss_and_gradients_equal_the_cpu() -> None:
     torch.testing.assert_close(losses[1].cpu(), losses[0], rtol=1e-5, atol=1e-4)
     for a, b in zip(cpu.parameters(), gpu.parameters(), strict=True):
         torch.testing.assert_close(b.grad.cpu(), a.grad, rtol=1e-3, atol=1e-4)
+
+
+def test_batches_of_a_stream_come_in_pinned_memory() -> None:
+    batch = batch_of([(5, 7), (3, 2), (9, 9)])
+    (pinned,), position = Prefetch(iter([([batch], DataPosition(0, 1))]), GPU).take()
+    assert position == DataPosition(0, 1) and pinned.pairs is batch.pairs
+    assert pinned.src.is_pinned() and pinned.tgt_mask.is_pinned() and not batch.src.is_pinned()
+    with waits() as messages:
+        moved = pinned.to(GPU)
+    assert not messages and torch.equal(moved.tgt_out.cpu(), batch.tgt_out)
 
 
 def test_rdrop_equals_the_cpu() -> None:

@@ -110,8 +110,16 @@ def _replace_functions() -> None:
     cuda.set_sync_debug_mode = record.set_sync_debug_mode
     cuda.synchronize = lambda *_: record.add_wait("synchronize")
     torch.accelerator.synchronize = cuda.synchronize
+    torch.Tensor.pin_memory = _pinned  # type: ignore[method-assign, assignment]
+    torch.Tensor.is_pinned = lambda self, device=None: hasattr(self, "in_pinned_memory")  # type: ignore[method-assign]
     for module in (torch.utils._foreach_utils, torch.nn.utils.clip_grad):  # type: ignore[attr-defined]
         module._has_foreach_support = lambda tensors, device: True
+
+
+def _pinned(tensor: Tensor, device: object = None) -> Tensor:
+    copied = tensor.clone()
+    copied.in_pinned_memory = True  # type: ignore[attr-defined]
+    return copied
 
 
 def attention(
