@@ -147,3 +147,6 @@ def test_changed_settings_are_named() -> None:
     assert changes_since(entry, with_value(config, "train.max_steps", 400)) == ["train.max_steps=4200 then, 400 now"]
     assert changes_since(entry, with_value(config, "model.vocab_size", 7)) == ["model.vocab_size=3901 then, 7 now"]
     assert config_of({}) is None and changes_since({}, config) == []
+    assert changes_since(entry, with_value(config, "train.precision", "auto")) == []  # the machine sets it
+    fp32 = with_value(config, "train.precision", "fp32")
+    assert changes_since(entry, fp32) == ["train.precision='bf16' then, 'fp32' now"]

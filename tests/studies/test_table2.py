@@ -160,7 +160,7 @@ def test_trainings_of_other_budgets_are_evaluated_again_only_when_asked(folder: 
     before = folder.results().entries
     results.entries["recurrent-1"]["points"].pop(0)
     results.save()
-    with pytest.raises(UserError, match=r"recurrent-1: evaluated at steps \[10, .* then, \[5, 10, .* now"):
+    with pytest.raises(UserError, match=r"recurrent-1: evaluated at steps \[(?!5,).* then, \[5, .* now"):
         folder.run()
     assert reproducible(folder.run(rerun=True)) == reproducible(before)
     with pytest.raises(UserError, match="give --test SRC REF"):

@@ -251,20 +251,20 @@ def config_of(entry: Mapping[str, Any]) -> Config | None:
     return from_json(json.dumps(entry["config"]), "config") if "config" in entry else None
 
 
-# The keys that a run takes from its tokenizer and its text where the recipe has None.
+# The keys that a run takes from its tokenizer and its text where the recipe has None. The precision is of the machine.
 FILLED_IN = ("model.vocab_size", "model.tgt_vocab_size", "data.normalization", "data.sentences_per_line")
 
 
 def changes_since(entry: Mapping[str, Any], config: Config) -> list[str]:
     """Return a line for each setting of an entry that differs from `config`; none if the entry has no configuration.
 
-    config: from a recipe, where None in a key that a run fills in means any value.
+    config: from a recipe, where None or "auto" in a key that a run fills in means any value.
     """
     before = config_of(entry)
     if before is None:
         return []
-    for name in FILLED_IN:
-        if value_of(config, name) is None:
+    for name in (*FILLED_IN, "train.precision"):
+        if value_of(config, name) in (None, "auto"):
             config = with_value(config, name, value_of(before, name))
     return [f"{name}={old!r} then, {new!r} now" for name, (old, new) in changed_values(before, config).items()]
 
