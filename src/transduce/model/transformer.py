@@ -23,6 +23,7 @@ from transduce.config.schema import ModelConfig
 from transduce.config.validation import refuse_impossible
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention, source_mask
 from transduce.model.dropout import Dropout
+from transduce.model.fused_layers import activated, narrow, norm_of_sum, products_dtype
 from transduce.model.initialisation import initialise
 from transduce.model.positions import LearnedPositions, SinusoidalPositions
 
@@ -49,7 +50,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B,T,D) -> (B,T,D)."""
-        return self.w_2(self.dropout(self.activation(self.w_1(x))))
+        return self.w_2(self.dropout(activated(x, self.w_1, self.activation)))
 
 
 # ---- 3.1 Encoder and decoder stacks --------------------------------------------------------------------------------
@@ -70,19 +71,8 @@ class Residual(nn.Module):
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """(B,T,D) -> (B,T,D). `sublayer` keeps the shape."""
         if self.post:
-            return self.norm(x + self.dropout(sublayer(_narrow(x))))
-        return x + self.dropout(sublayer(_narrow(self.norm(x))))
-
-
-def _narrow(x: Tensor) -> Tensor:
-    """Return `x` in autocast's type of matrix products, so that autocast does not cast it again for each product."""
-    return x.to(_products_dtype(x))
-
-
-def _products_dtype(x: Tensor) -> torch.dtype:
-    """Return autocast's type of matrix products, or the type of `x` without autocast."""
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+            return norm_of_sum(x, sublayer(narrow(x)), self.norm, self.dropout)
+        return x + self.dropout(sublayer(narrow(self.norm(x))))
 
 
 class EncoderLayer(nn.Module):
@@ -251,7 +241,7 @@ class Transformer(nn.Module):
     def encode(self, src: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
         """Return the memory (B,S,D) of token ids (B,S) with mask (B,S)."""
         x = self._embed(self.src_embedding, src, 0)
-        mask = source_mask(src_mask, _products_dtype(x))
+        mask = source_mask(src_mask, products_dtype(x))
         for layer in self.encoder:
             x = layer(x, mask, attention)
         return self.encoder_norm(x)
@@ -263,7 +253,7 @@ class Transformer(nn.Module):
         the end needs no mask.
         """
         x = self._embed(self.tgt_embedding, tgt_in, 0)
-        masks: tuple[Mask, Mask] = ("causal", source_mask(src_mask, _products_dtype(x)))
+        masks: tuple[Mask, Mask] = ("causal", source_mask(src_mask, products_dtype(x)))
         for layer, cross in zip(self.decoder, self._cross(memory), strict=True):
             x, _ = layer(x, None, cross, masks, (attention, attention))
         return self.decoder_norm(x)
@@ -295,7 +285,7 @@ class Transformer(nn.Module):
     def _cross(self, memory: Tensor) -> tuple[KeysValues, ...]:
         """Return the keys and values of the encoder's output for each layer of the decoder."""
         layers = cast(Iterable[DecoderLayer], self.decoder)
-        memory = _narrow(memory)
+        memory = narrow(memory)
         return tuple(layer.cross_attention.keys_values(memory) for layer in layers)
 
     def _embed(self, embedding: nn.Embedding, ids: Tensor, start: int) -> Tensor:
