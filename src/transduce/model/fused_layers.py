@@ -72,7 +72,7 @@ class _Relu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        output = torch._addmm_activation(bias, x, weight.T)
+        output = torch._addmm_activation(bias, x, weight.T)  # pyright: ignore[reportPrivateImportUsage]
         ctx.save_for_backward(x, weight, output)
         return output
 
