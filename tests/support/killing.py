@@ -74,6 +74,7 @@ class Disk:
 
     def watch(self) -> None:
         """Start recording. The audit hook remains until the process ends."""
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it; a thread cannot change that
         sys.addaudithook(self._audit)
         os.fsync = self._fsync
 
@@ -121,7 +122,6 @@ class Disk:
     def _die(self, trap: Trap) -> None:
         self.is_watching = False
         if trap.death == "torn":
-            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             resource.setrlimit(resource.RLIMIT_FSIZE, (trap.size, resource.RLIM_INFINITY))
             return

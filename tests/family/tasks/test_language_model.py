@@ -278,7 +278,7 @@ def test_a_llama_learns_the_same_text(tmp_path: Path) -> None:
     ("model", "steps"),
     [
         (MambaConfig(d_model=32, n_layers=1, d_state=4, max_positions=24), 120),
-        (RWKVConfig(d_model=32, n_layers=1, max_positions=24), 80),
+        (RWKVConfig(d_model=32, n_layers=1, max_positions=24), 120),
     ],
     ids=["mamba", "rwkv"],
 )

@@ -52,6 +52,9 @@ def _replace_factories() -> None:
 class _InferenceMode(torch.no_grad):
     """Stands for torch.inference_mode, in which a tensor of this kind cannot be a view."""
 
+    def __new__(cls, mode: bool = True) -> Any:
+        return super().__new__(cls) if mode else torch.enable_grad()
+
     def __init__(self, mode: bool = True) -> None:
         super().__init__()
 
