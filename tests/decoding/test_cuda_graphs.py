@@ -1,5 +1,6 @@
 """The steps that a GPU records, computed without one: padding changes no logits."""
 
+import copy
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -107,11 +108,11 @@ def test_steps_are_checked_before_they_are_used(
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
     monkeypatch.setattr(cuda_graphs._Recording, "run", failing_step)
-    assert checked_cuda_graphs(model, precision) is None
+    assert checked_cuda_graphs(copy.deepcopy(model), precision) is None
     assert "operation not permitted" in capsys.readouterr().err
 
     monkeypatch.undo()
     attend = GpuKernels.attend
     monkeypatch.setattr(GpuKernels, "attend", lambda *arguments: -attend(*arguments))
-    assert checked_cuda_graphs(model, precision) is None
+    assert checked_cuda_graphs(copy.deepcopy(model), precision) is None
     assert "their logits differ by" in capsys.readouterr().err

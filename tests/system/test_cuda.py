@@ -3,8 +3,10 @@
 Without a GPU, `test_pretend_gpu.py` runs these tests on a pretended one.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,24 +17,25 @@ from support.random_models import random_model
 from support.translators import LINES
 from support.waits import waits
 
-from transduce.config.schema import ModelConfig, SearchConfig, TrainConfig
+from transduce.config.schema import Config, ModelConfig, SearchConfig, TrainConfig
 from transduce.data.batches import Batch, DataPosition, collate
 from transduce.data.prefetch import Prefetch
-from transduce.decoding.backends import Backend
+from transduce.decoding.backends import Backend, choose_backend
 from transduce.decoding.batched_search import search_all
 from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_graphs
 from transduce.model import devices
 from transduce.model.fused import fused
-from transduce.model.transformer import Transformer
+from transduce.model.transformer import Transformer, mixed_precision
 from transduce.storage.model_folder import LoadedModel
 from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients, update
 from transduce.training.loss import _loss_of_logits, projected_rdrop
 from transduce.training.optimizer import adam
+from transduce.training.run import Run
 from transduce.training.sharding import gather_on_leader
 from transduce.training.task import translation_loss
-from transduce.training.weights import live_weights
+from transduce.training.weights import live_weights, set_weights, weights
 from transduce.translate import Translator
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -286,6 +289,47 @@ def test_a_recorded_decoding_step_does_not_wait() -> None:
             cache = cache.select(torch.arange(len(rows)), stay)
     assert logits.shape == (6, 50)
     assert messages == []
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_recordings_stay_when_the_weights_change(precision: Precision) -> None:
+    """Each evaluation of a training has a new translator, of a model whose weights have changed in place."""
+    _, gpu = pair()
+    sources = [[4 + i % 40] * (1 + i % 7) for i in range(20)]
+    search = SearchConfig(max_extra_tokens=10)
+    recordings = set[object]()
+    for seed in range(2):
+        torch.manual_seed(seed)
+        set_weights(gpu, weights(Transformer(gpu.config)), "the weights to evaluate")
+        backend = choose_backend([gpu.eval()], precision)
+        for _ in range(3):  # computes, records, replays
+            outputs = search_all(backend, sources, search)
+        (recorded,) = backend.models
+        assert isinstance(recorded, CudaGraphTransformer)
+        assert not recordings or recordings == {*recorded.recordings.values()}
+        recordings = {*recorded.recordings.values()}
+        with mixed_precision(precision, GPU):
+            expected = search_all(Backend([gpu], precision), sources, search)
+        for (a, *_), (b, *_) in zip(outputs, expected, strict=True):
+            assert a.score == pytest.approx(b.score, rel=3e-2 if precision == "bf16" else 1e-4)
+    assert copy.deepcopy(gpu).prepared_for_gpu == {}
+
+
+def test_the_model_of_an_evaluation_remains_for_the_next_one(tmp_path: Path) -> None:
+    models: list[Transformer] = []
+
+    class Scores(TranslationTask):
+        def evaluate(self, model: Any, config: Any, tokenizer: Any, pairs: Any) -> dict[str, float]:
+            models.append(model)
+            return {"sum": sum(float(x.sum()) for x in weights(model).values())}
+
+    anything: Any = None  # an evaluation needs none
+    config = Config(model=CONFIG)
+    run = Run(tmp_path, Scores(), config, anything, anything, [("a", "b")], ("src", "tgt"), [])
+    of_weights = [weights(Transformer(CONFIG)) for _ in range(2)]
+    sums = [run.evaluate(tensors)["sum"] for tensors in of_weights]
+    assert models[0] is models[1]
+    assert sums == pytest.approx([sum(float(x.sum()) for x in tensors.values()) for tensors in of_weights])
 
 
 # ---- what a GPU refuses or waits for, so that a pretended one must, too --------------------------------------------

@@ -6,8 +6,8 @@ one shape, and fixed addresses for all that it reads and writes:
 - Sentences, tokens so far and source tokens are rounded up to powers of two. The padding attends to row 0 of the
   tables, which is zero.
 - The tables belong to the model, not to a cache: a search must hold the `lock` of the model.
-- The weights are read where they are, or from copies that `refresh` writes again. So recorded steps stay good when the
-  weights change in place.
+- The weights are read where they are, or from copies that `encode` makes again when they have changed in place. So
+  recorded steps stay good, and belong to the model: all translators of it share them.
 
 A cache is on the host, and so are the arguments of `encode`, `select` and `decode`: the host decides which rows a step
 continues, and sends all of it in one copy.
@@ -113,6 +113,8 @@ class CudaGraphTransformer:
         for table in (self.tables, self.cross):
             table[:, 0] = 0
         self.decoded = torch.zeros(1, max(1, shape[1] // 8), self.config.d_model, device=self.device)  # of a step
+        self.weights = [*model.parameters()]
+        self.versions = self._versions()
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # to record on
         self._drop_recordings()
 
@@ -129,9 +131,16 @@ class CudaGraphTransformer:
         self.recordings: dict[Hashable, _Recording] = {}
         self.pool = torch.cuda.graph_pool_handle() if self.stream else None
 
-    @torch.no_grad()
-    def refresh(self) -> None:
-        """Read the weights of the model again, which have changed. Recordings stay."""
+    def _versions(self) -> list[int]:
+        """Return numbers that change with the weights; not for weights that were made in inference mode."""
+        return [0 if weight.is_inference() else weight._version for weight in self.weights]
+
+    def _read_weights(self) -> None:
+        """Copy the weights of the model again if they have changed. Recordings stay."""
+        versions = self._versions()
+        if versions == self.versions:
+            return
+        self.versions = versions
         kernels = GpuKernels(self.dtype, self.device)
         CpuTransformer(self.model, self.precision, kernels)
         self.positions.copy_(self.model.positions(0, len(self.positions)))
@@ -143,6 +152,7 @@ class CudaGraphTransformer:
 
     def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
         """Return the memory (B*S,D) of token ids (B,S) with mask (B,S), padding included."""
+        self._read_weights()
         count, width = src.shape
         inputs = torch.cat([src.flatten().cpu(), src_mask.sum(1).cpu()]).int()
         ids, lengths = send(inputs, self.device).split([count * width, count])
@@ -279,6 +289,13 @@ def _power(number: int) -> int:
     return 1 << max(0, number - 1).bit_length()
 
 
+class _Prepared(dict[str, CudaGraphTransformer]):
+    """A model with recorded steps, by precision. A copy of the model has none."""
+
+    def __reduce__(self) -> "tuple[type[_Prepared], tuple[()]]":
+        return _Prepared, ()
+
+
 class _Recording:
     """A computation of inputs at a fixed address. Its first call computes, the second one records it."""
 
@@ -338,17 +355,22 @@ BOUNDS = {"fp32": 1e-3, "bf16": 0.1}  # of the relative error of logits
 
 
 def checked_cuda_graphs(model: Transformer, precision: Precision) -> CudaGraphTransformer | None:
-    """Return the model with recorded steps.
+    """Return the model with recorded steps, the same one in each call.
 
     Return None, and print a line to standard error, where recorded steps fail or give other logits than the model.
     """
+    prepared = vars(model).setdefault("prepared_for_gpu", _Prepared())
+    transformer = prepared.get(precision)
+    if transformer is not None and transformer.device == model.output.weight.device:
+        return transformer
     try:
         transformer = CudaGraphTransformer(model, precision)
         error = _relative_error(transformer)
         problem = None if error < BOUNDS[precision] else f"their logits differ by {error:.1%}"
     except RuntimeError as failure:
         transformer, problem = None, str(failure).strip().split("\n")[0]
-    if problem is None:
+    if transformer is not None and problem is None:
+        prepared[precision] = transformer
         return transformer
     print(f"transduce: translating without recorded steps, which is slower: {problem}", file=sys.stderr)
     return None

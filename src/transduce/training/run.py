@@ -1,8 +1,9 @@
 """A prepared run: all that stays the same while it trains."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,20 +36,33 @@ class Run:
     old_pairs: Sequence[tuple[str, str]] = ()
     is_from_model: bool = False
     is_sharded: bool = False
+    models: list[Any] = field(default_factory=list[Any], repr=False)  # of the last evaluation, for the next one
 
     def evaluate(self, weights: dict[str, Tensor]) -> dict[str, float]:
-        """Return the validation scores of a new model with these weights; names on the old text begin with `OLD`.
+        """Return the validation scores of a model with these weights; names on the old text begin with `OLD`.
 
-        The model takes the memory that the gradient needs in a step. A sharded run evaluates on the CPU, because a GPU
-        may have no room for a whole model.
+        The model takes the memory that the gradient needs in a step. On a GPU with half of its memory free, it remains
+        for the next evaluation, with the steps of a search that the GPU has recorded. A sharded run evaluates on the
+        CPU, because a GPU may have no room for a whole model.
         """
         device = torch.device("cpu") if self.is_sharded else devices.device()
-        model = self.task.build(self.config).to(device)
+        model = self.models.pop() if self.models else self.task.build(self.config).to(device)
         set_weights(model, weights, "the weights to evaluate")
         texts = {"": self.valid_pairs, OLD: self.old_pairs}
-        return {
+        scores = {
             prefix + name: value
             for prefix, pairs in texts.items()
             if pairs
             for name, value in self.task.evaluate(model.eval(), self.config, self.tokenizer, pairs).items()
         }
+        if _has_room(device):
+            self.models.append(model)
+        return scores
+
+
+def _has_room(device: torch.device) -> bool:
+    """Return True for a GPU with half of its memory free."""
+    if device.type != "cuda":
+        return False
+    free, total = torch.cuda.mem_get_info(device)
+    return free > total / 2
