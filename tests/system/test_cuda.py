@@ -24,6 +24,7 @@ from transduce.decoding.backends import Backend, choose_backend
 from transduce.decoding.batched_search import search_all
 from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_graphs
+from transduce.decoding.rows import Rows
 from transduce.model import devices
 from transduce.model.fused import fused
 from transduce.model.transformer import Transformer, mixed_precision
@@ -330,6 +331,42 @@ def test_the_model_of_an_evaluation_remains_for_the_next_one(tmp_path: Path) -> 
     sums = [run.evaluate(tensors)["sum"] for tensors in of_weights]
     assert models[0] is models[1]
     assert sums == pytest.approx([sum(float(x.sum()) for x in tensors.values()) for tensors in of_weights])
+
+
+MUST = [{"must": ["cat"]}, {"must": ["f g", "h"]}, None, {"must_not": ["the"]}]
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({"beam_size": 4, "constraints": MUST}, 4),  # also for the wanted tokens, and for whether EOS is one
+        ({"beam_size": 4, "prefixes": ["the", "", "a b", ""]}, 2),
+        ({"beam_size": 1, "no_repeat_ngram": 2, "repetition_penalty": 1.2}, 1),
+    ],
+    ids=["phrases", "prefixes", "no repetition"],
+)
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_search_with_options_equals_the_cpu(
+    options: dict[str, Any], most: int, is_recorded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recorded step waits a few times, and not once for each sentence. most: waits of a step."""
+    loaded = random_model(replace(CONFIG, vocab_size=None))
+    on_gpu = replace(loaded, model=copy.deepcopy(loaded.model).to(GPU))
+    if not is_recorded:
+        monkeypatch.setattr("transduce.decoding.backends.checked_cuda_graphs", lambda *_: None)
+    cpu, gpu = Translator([loaded]), Translator([on_gpu])
+    assert isinstance(gpu._backend.models[0], CudaGraphTransformer) == is_recorded
+    lines = ["the cat sat", "a b c d e", "Zürich", "on the mat"]
+    expected = cpu.translate(lines, loops="keep", **options)
+    steps: list[None] = []
+    of_step = Rows.step
+    monkeypatch.setattr(Rows, "step", lambda rows: steps.append(None) or of_step(rows))
+    for _ in range(2):  # the second search replays
+        with waits() as messages:
+            outputs = gpu.translate(lines, loops="keep", **options)
+        for a, b in zip(outputs, expected, strict=True):
+            assert a.text == b.text and a.score == pytest.approx(b.score, rel=1e-4)
+    assert steps and (not is_recorded or len(messages) <= most * len(steps) / 2)  # of one of the two searches
 
 
 # ---- what a GPU refuses or waits for, so that a pretended one must, too --------------------------------------------

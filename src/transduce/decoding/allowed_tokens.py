@@ -126,15 +126,16 @@ def tokens_with_phrases(
     rows = torch.from_numpy(next_tokens.rows)
     log_probs = step.decoder.log_probs(step.output[send(rows, device)])  # (R, V)
     _exclude(log_probs, next_tokens.rows.tolist(), allowed, step.request.banned)
-    log_probs[send(step.is_young[rows], device), eos] = -math.inf
+    young = _index(np.flatnonzero(step.is_young[rows]), device)  # by place: a GPU's index by a mask would wait
+    log_probs[young, eos] = -math.inf
     of_eos, (highest, likeliest) = log_probs[:, eos].clone(), log_probs.max(dim=1)
     for places, ids in next_tokens.barred:
         if len(places):
             log_probs[_index(places, device)[:, None], _index(ids, device)] = -math.inf
     values, best_ids = most_likely(log_probs, step.n_candidates)
     is_end = (likeliest == eos) & log_probs[:, eos].isneginf()  # EOS is the most likely token, but is not allowed
-    limits = np.where(is_end.cpu().numpy(), next_tokens.n_tokens + SLACK, NO_LIMIT)
-    is_early = (of_eos < highest + math.log(LEAST_END)).cpu().numpy()
+    is_end, is_early = torch.stack([is_end, of_eos < highest + math.log(LEAST_END)]).cpu().numpy()
+    limits = np.where(is_end, next_tokens.n_tokens + SLACK, NO_LIMIT)
     wanted = WantedTokens(next_tokens.rows, limits, is_early, *_wanted(log_probs, next_tokens))
     return (values.numpy(), best_ids.numpy()), wanted
 
@@ -144,13 +145,13 @@ def _exclude(
 ) -> None:
     """Let -inf replace log-probabilities (R, V): of other ids than the `allowed` ones, else of the `banned` ones."""
     device = log_probs.device
-    is_free = torch.tensor([row not in allowed for row in rows])
-    for place in (~is_free).nonzero()[:, 0].tolist():
+    is_free = np.array([row not in allowed for row in rows])
+    for place in np.flatnonzero(~is_free).tolist():
         is_other = torch.ones(log_probs.size(1), dtype=torch.bool, device=device)
         is_other[torch.as_tensor(allowed[rows[place]], device=device)] = False
         log_probs[place].masked_fill_(is_other, -math.inf)
-    for token in banned:
-        log_probs[send(is_free, device), token] = -math.inf
+    if banned:
+        log_probs[_index(np.flatnonzero(is_free), device)[:, None], _index(np.array(banned), device)] = -math.inf
 
 
 def _wanted(log_probs: Tensor, next_tokens: NextTokens) -> tuple[np.ndarray, np.ndarray]:

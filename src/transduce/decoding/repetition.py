@@ -80,7 +80,7 @@ def _lowered(log_probs: Tensor, outputs: Sequence[Sequence[int]], settings: Sear
         log_probs = log_probs.index_put(index, torch.where(values < 0, values * penalty, values / penalty))
     if settings.no_repeat_ngram:
         index = _index([_repeating(output, settings.no_repeat_ngram) for output in outputs], log_probs.device)
-        log_probs = log_probs.index_put(index, torch.tensor(BARRED, device=log_probs.device))
+        log_probs = log_probs.index_put(index, log_probs.new_full((), BARRED))
     return log_probs
 
 
