@@ -9,8 +9,7 @@ one shape, and fixed addresses for all that it reads and writes:
 - The weights are read where they are, or from copies that `encode` makes again when they have changed in place. So
   recorded steps stay good, and belong to the model: all translators of it share them.
 
-A cache is on the host, and so are the arguments of `encode`, `select` and `decode`: the host decides which rows a step
-continues, and sends all of it in one copy.
+A cache is on the host, and so are the arguments of all methods: the host sends them to a step in one copy.
 
 Letters as in transformer.py; B sentences, each with K adjacent ones of the N rows of a step.
 """
@@ -92,8 +91,7 @@ MOST_RECORDINGS = 128  # the ones that were not used for the longest time give w
 class CudaGraphTransformer:
     """A trained `model`, ready to translate in `precision` ("fp32" or "bf16") on its GPU.
 
-    It has the interface of `CpuTransformer` that the search uses. On a CPU it makes the same steps without recording
-    them.
+    It has the interface of `CpuTransformer`. On a CPU it makes the same steps without recording them.
     """
 
     def __init__(self, model: Transformer, precision: Precision) -> None:
@@ -241,10 +239,7 @@ class CudaGraphTransformer:
         return padded(values.view(torch.float32), ids.long(), count)
 
     def _best(self, rows: int, count: int, barred: Tensor) -> Tensor:
-        """Return the log-probabilities of the best tokens, as the integers of the same bits, and their ids, (rows, 2C).
-
-        So a single copy brings both to the host.
-        """
+        """Return the best tokens in one tensor (rows, 2C): log-probabilities as integers of the same bits, then ids."""
         log_probs = self.log_probs(self.decoded[0, :rows])
         log_probs, ids = log_probs.topk(min(count + len(barred), log_probs.size(1)), dim=1)
         is_barred = (ids[:, :, None] == barred).any(dim=2)
