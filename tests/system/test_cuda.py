@@ -324,22 +324,18 @@ def test_the_model_of_an_evaluation_remains_for_the_next_one(tmp_path: Path) -> 
             models.append(model)
             return {"sum": sum(float(x.sum()) for x in weights(model).values())}
 
-    anything: Any = None  # an evaluation needs none
-    config = Config(model=CONFIG)
-    run = Run(tmp_path, Scores(), config, anything, anything, [("a", "b")], ("src", "tgt"), [])
+    none: Any = None  # a tokenizer, batches
+    run = Run(tmp_path, Scores(), Config(model=CONFIG), none, none, [("a", "b")], ("src", "tgt"), [])
     of_weights = [weights(Transformer(CONFIG)) for _ in range(2)]
     sums = [run.evaluate(tensors)["sum"] for tensors in of_weights]
     assert models[0] is models[1]
     assert sums == pytest.approx([sum(float(x.sum()) for x in tensors.values()) for tensors in of_weights])
 
 
-MUST = [{"must": ["cat"]}, {"must": ["f g", "h"]}, None, {"must_not": ["the"]}]
-
-
 @pytest.mark.parametrize(
     ("options", "most"),
     [
-        ({"beam_size": 4, "constraints": MUST}, 4),  # also for the wanted tokens, and for whether EOS is one
+        ({"beam_size": 4, "constraints": [{"must": ["cat"]}, {"must": ["h"]}, None, {"must_not": ["the"]}]}, 4),
         ({"beam_size": 4, "prefixes": ["the", "", "a b", ""]}, 2),
         ({"beam_size": 1, "no_repeat_ngram": 2, "repetition_penalty": 1.2}, 1),
     ],
