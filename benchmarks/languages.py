@@ -15,7 +15,7 @@ Guess = Callable[[str], str | None]  # a text -> the code of its language
 
 
 def py3langid(languages: Sequence[str]) -> Guess:
-    from transduce.serve.language import language_likelihoods
+    from transduce.data.languages import language_likelihoods
 
     likelihoods = language_likelihoods(frozenset(languages))
     assert likelihoods is not None

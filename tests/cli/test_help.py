@@ -15,8 +15,8 @@ import transduce
 from transduce.cli.main import app
 
 COMMANDS = """
-demo download check linearize train finetune report evaluate translate parse serve score attend heads prune average
-shortlist configure diversify export import continue fill embed classify recipes study
+demo download check clean linearize train finetune report evaluate translate parse serve score attend heads prune
+average shortlist configure diversify export import continue fill embed classify recipes study
 """.split()
 STUDIES = [
     "study table1",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.streams import piped
 
-from transduce.check import check
+from transduce.cleaning.check import check
 from transduce.data import text
 from transduce.data.compression import compression_format, open_file, open_text, text_of
 from transduce.data.corpora import Corpus, read_pairs

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from support.toy_task import write_lines
 
+from transduce.data import lexicon
+from transduce.data.lexicon import ROUNDS, lexical_probabilities
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import EOS
-from transduce.decoding.shortlist import learning
-from transduce.decoding.shortlist.learning import ROUNDS, learn_shortlist, lexical_probabilities, read_ids
+from transduce.decoding.shortlist.learning import learn_shortlist, read_ids
 from transduce.errors import UserError
 
 V = 40
@@ -45,12 +46,12 @@ def slow_model_1(src: list[list[int]], tgt: list[list[int]]) -> dict[tuple[int, 
     return probabilities
 
 
-@pytest.mark.parametrize("at_a_time", [1, 100, learning.MOST_ENTRIES])
+@pytest.mark.parametrize("at_a_time", [1, 100, lexicon.MOST_ENTRIES])
 def test_probabilities_are_those_of_model_1(at_a_time: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "MOST_ENTRIES", at_a_time)
+    monkeypatch.setattr(lexicon, "MOST_ENTRIES", at_a_time)
     src, tgt = text(60)
     src, tgt = [*src, [5, 5, 6], []], [*tgt, [], [21, 21]]
-    keys, probabilities = lexical_probabilities(src, tgt, V)
+    keys, probabilities = lexical_probabilities(src, tgt, V, empty=EOS)
     expected = slow_model_1(src, tgt)
     assert keys.tolist() == sorted(s * V + t for s, t in expected)
     assert probabilities == pytest.approx([expected[divmod(key, V)] for key in keys.tolist()], abs=1e-12)

@@ -7,7 +7,7 @@ import pytest
 from support.serving import Reverser, Served, served
 from support.toy_task import ROOT
 
-from transduce.serve.language import language_likelihoods
+from transduce.data.languages import language_likelihoods
 from transduce.serve.models import Models
 
 TEXTS = ROOT / "benchmarks" / "short_texts.tsv"

@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "transduce"
 # A group may import the groups before it. Members of one group do not import each other.
 ORDER = """
 errors console | config | data model | training decoding | storage | evaluation | translate |
-evaluate check | train | interop download parsing serve family | studies demo | cli
+evaluate cleaning | train | interop download parsing serve family | studies demo | cli
 """
 LEVEL = {name: level for level, group in enumerate(ORDER.split("|")) for name in group.split()}
 DOORS = {"__init__", "__main__"}  # imported from outside the package, by no file inside

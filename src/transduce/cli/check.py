@@ -40,8 +40,8 @@ def check(
     transduce check train.en train.de --valid valid.en valid.de
     transduce check web.tsv.gz --tokenizer run/model --json
     """
-    from transduce.check import check as check_corpus
-    from transduce.data.corpus_report import report_text, verdict
+    from transduce.cleaning.check import check as check_corpus
+    from transduce.cleaning.corpus_report import report_text, verdict
     from transduce.data.tokenizer import Tokenizer
 
     if not 1 <= len(corpus) <= 2:

@@ -47,8 +47,8 @@ def diversify(
         --backward train.backward.en --held-out valid.en valid.de \
         --held-out test.en test.de --output diverse.en diverse.de
     """
+    from transduce.cleaning.diversification import Diversification, HeldOut
     from transduce.cli.output import check_output, output_file
-    from transduce.data.diversification import Diversification, HeldOut
 
     translations = [*(forward or []), *(backward or [])]
     if not translations:

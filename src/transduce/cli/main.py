@@ -17,6 +17,7 @@ from transduce.cli.attend import attend
 from transduce.cli.average import average
 from transduce.cli.check import check
 from transduce.cli.classify import classify
+from transduce.cli.clean import clean
 from transduce.cli.configure import configure
 from transduce.cli.continue_ import continue_
 from transduce.cli.demo import demo
@@ -51,6 +52,7 @@ COMMANDS = (
     demo,
     download,
     check,
+    clean,
     linearize,
     train,
     finetune,

@@ -23,9 +23,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from transduce.cleaning.line_checks import is_copied, unusual_ratios
 from transduce.data.compression import open_text
 from transduce.data.disk import synced_file
-from transduce.data.line_checks import is_copied, unusual_ratios
 from transduce.data.overlap import repeated_lines
 from transduce.data.text import decode_line, is_blank, lines_of, raw_lines, unequal
 from transduce.errors import UserError

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from starlette.types import Receive, Scope, Send
 
+from transduce.data.languages import language_likelihoods
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.terms import Terms
 from transduce.serve.app import State, application
 from transduce.serve.engine import Engine
-from transduce.serve.language import language_likelihoods
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
 from transduce.serve.models import Model, Models, Pair, primary

@@ -5,13 +5,13 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from transduce.config.schema import Config
+from transduce.data.languages import Likelihoods
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.hypothesis import Alignment, Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.errors import UserError
-from transduce.serve.language import Likelihoods
 
 SURE = 50  # the confidence from which a text counts as one in the target language
 

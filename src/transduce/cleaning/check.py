@@ -8,6 +8,7 @@ pairs, the probability of one false duplicate is below 1 in 1,000.
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
@@ -16,13 +17,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import track
 
+from transduce.cleaning.alignment import SharedAnchors, unrelated_pairs
+from transduce.cleaning.corpus_report import CorpusReport, Findings, SideStatistics
+from transduce.cleaning.line_checks import PieceCheck, check_line, check_pair, unusual_ratios
 from transduce.console import printable
 from transduce.data import corpora, text
-from transduce.data.alignment import SharedAnchors, unrelated_pairs
 from transduce.data.compression import open_file, open_text
 from transduce.data.corpora import Corpus
-from transduce.data.corpus_report import CorpusReport, Findings, SideStatistics
-from transduce.data.line_checks import PieceCheck, check_line, check_pair, unusual_ratios
 from transduce.data.overlap import ambiguous_lines, find_overlap, repeated_lines
 from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
@@ -42,6 +43,32 @@ def check(
     names = _side_names(corpus)
     valid_pairs = list(text.read_pairs(*valid)) if valid else []  # before the corpus: an error is raised early
     findings = Findings(first)
+    examined = examine(corpus, findings, tokenizer)
+    if valid:
+        overlap = find_overlap(_readable_pairs(corpus), valid_pairs)
+        findings.add_all("leak", "valid", ((number, "") for number in overlap.pairs))
+        findings.add_all("leaked_source", "valid", ((number, "") for number in overlap.sources))
+    src, tgt = examined.sides
+    return CorpusReport(
+        pairs=examined.n_pairs,
+        sides=(src.report(names[0]), tgt.report(names[1])),
+        findings=findings.in_order(),
+        suspects=findings.suspects,
+        trainable=examined.has_pairs and not findings.has_fatal,
+    )
+
+
+@dataclass(frozen=True)
+class Examined:
+    """The pairs that were read. has_pairs: True if one of them has text on both sides."""
+
+    n_pairs: int
+    sides: tuple[SideStatistics, SideStatistics]
+    has_pairs: bool
+
+
+def examine(corpus: Corpus, findings: Findings, tokenizer: TokenizerLike | None = None) -> Examined:
+    """Read a corpus, and add all that looks wrong in it to `findings`. Raises UserError for a corpus without a line."""
     piece_check = PieceCheck(tokenizer) if tokenizer else None
     statistics = SideStatistics(), SideStatistics()
     pair_hashes = array("q")
@@ -54,23 +81,12 @@ def check(
         pair_hashes.append(hash(pair))
         _check_pair(*pair, number, findings, anchors)
     if not pair_hashes and not findings.has_fatal:
-        raise text.empty(*names)
-
+        raise text.empty(*_side_names(corpus))
     usable = np.logical_and(*(np.asarray(statistic.lengths) > 0 for statistic in statistics))
     _check_all_pairs(pair_hashes, statistics, anchors, usable, findings)
     for side, statistic in zip(SIDES, statistics, strict=True):
         findings.add_all("script", side, statistic.lines_in_rare_scripts())
-    if valid:
-        overlap = find_overlap(_readable_pairs(corpus), valid_pairs)
-        findings.add_all("leak", "valid", ((number, "") for number in overlap.pairs))
-        findings.add_all("leaked_source", "valid", ((number, "") for number in overlap.sources))
-    return CorpusReport(
-        pairs=len(pair_hashes),
-        sides=(statistics[0].report(names[0]), statistics[1].report(names[1])),
-        findings=findings.in_order(),
-        suspects=findings.suspects,
-        trainable=bool(usable.any()) and not findings.has_fatal,
-    )
+    return Examined(len(pair_hashes), statistics, bool(usable.any()))
 
 
 def _check_line(line: str, side: str, number: int, findings: Findings, piece_check: PieceCheck | None) -> None:

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.toy_task import CommandResult, write_lines
 
-from transduce.check import check
+from transduce.cleaning.check import check
+from transduce.cleaning.corpus_report import KINDS, NOTES, CorpusReport, report_text, verdict
 from transduce.data.corpora import Corpus
-from transduce.data.corpus_report import KINDS, NOTES, CorpusReport, report_text, verdict
 from transduce.data.text import is_blank
 from transduce.data.tokenizer import Tokenizer
 from transduce.demo.grammar import corpus as grammar
@@ -63,10 +63,11 @@ MISTAKES = [
     ("blank", "pair", ("", "")),
     ("copied", "pair", (SRC, SRC)),
     ("ratio", "pair", (SRC, "@@")),
-    ("ratio", "pair", (SRC, " ".join([TGT] * 4))),
+    ("ratio", "pair", (SRC, " ".join([TGT, CLEAN[7][1], TGT, CLEAN[8][1]]))),
+    ("repetition", "pair", (f"{SRC} well", f"{TGT} so so so so")),
     ("numbers", "pair", (f"{SRC} in 1984.", f"{TGT} in 1948.")),
     ("links", "pair", (f"{SRC} www.dog.org", f"{TGT} www.hund.de")),
-    ("script", "tgt", (SRC, "Собака " * 10)),
+    ("script", "tgt", (SRC, "Собака бежит по улице домой, а кошка тихо спит на окне дома.")),
     ("mixed_script", "src", (SRC.replace("e", "\u0435", 1) if "e" in SRC else "h\u0435llo dog", TGT)),
     ("mojibake", "tgt", (SRC, f"{TGT} HÃ¤user")),
     ("not_nfc", "tgt", (SRC, f"{TGT} Ha\u0308user")),
@@ -76,7 +77,7 @@ MISTAKES = [
     ("markup", "src", (f"<b>{SRC}</b>", TGT)),
     ("subwords", "src", (f"{SRC} hou@@ se", TGT)),
     ("subwords", "tgt", (SRC, f"\u2581{TGT}")),
-    ("long", "tgt", ("dog " * 220, "Hund" * 260)),
+    ("long", "tgt", ("dog" * 290, "Hund" * 260)),
     ("repeated", "pair", CLEAN[2]),
 ]
 

@@ -2,13 +2,13 @@
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from transduce.data.line_checks import main_script, script_of
+from transduce.cleaning.line_checks import main_script, script_of
 
 KINDS = {
     "not_utf8": "not UTF-8",
@@ -21,6 +21,7 @@ KINDS = {
     "many_sources": "a target with very many different sources",
     "copied": "the same on both sides",
     "ratio": "lengths of the sides that differ from the usual ratio",
+    "repetition": "words that one side repeats again and again",
     "numbers": "other numbers on the other side",
     "links": "other links on the other side",
     "script": "in a script that is rare here",
@@ -104,6 +105,7 @@ class Findings:
         self._counts: Counter[tuple[str, str]] = Counter()
         self._examples: dict[tuple[str, str], list[Example]] = {}
         self._suspects = bytearray()  # by line: 1 if it has more than a note
+        self._lines: dict[str, array[int]] = {}  # by kind: the numbers of its lines
 
     def add(self, kind: str, where: str, number: int, evidence: str = "") -> None:
         """Add line `number`, counted from 1, to a finding."""
@@ -112,6 +114,7 @@ class Findings:
     def add_range(self, kind: str, where: str, first: int, last: int, evidence: str) -> None:
         """Add the lines `first` to `last`, counted from 1, with one example for all of them."""
         self._counts[kind, where] += last - first + 1
+        self._lines.setdefault(kind, array("L")).extend(range(first, last + 1))
         examples = self._examples.setdefault((kind, where), [])
         if len(examples) < self._limit:
             examples.append(Example(first, _printable(evidence)))
@@ -123,6 +126,10 @@ class Findings:
         """Add lines, given as (number, evidence)."""
         for number, evidence in lines:
             self.add(kind, where, number, evidence)
+
+    def lines(self, kind: str) -> Sequence[int]:
+        """Return the numbers of the lines with a finding of this kind."""
+        return self._lines.get(kind, ())
 
     @property
     def has_fatal(self) -> bool:

@@ -6,13 +6,14 @@ A check yields the kind of a finding (`corpus_report.KINDS`) and the evidence, a
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transduce.data.vocabulary import TokenizerLike
+from transduce.decoding.translations import n_repeats
 
 LONG = 1_000  # characters
 COPIED_LETTERS = 12  # a shorter line may be a name
@@ -23,7 +24,7 @@ MARKUP = re.compile(
     rf"&(?:[a-zA-Z]{{2,8}}|#\d{{1,7}}|#x[0-9a-fA-F]{{1,6}});|</?(?:{TAGS})(?:\s[^<>]*)?/?>", re.IGNORECASE
 )
 SUBWORDS = re.compile(r"\w+@@(?= |$)|\u2581\w*")
-MOJIBAKE = re.compile(r"[ÂÃ][\x80-\xbf]|â€|ï»¿")
+MOJIBAKE = re.compile(r"[ÂÃ][\x80-\xbf]|Ã[€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘“•–—˜™š›œžŸ]|â€|ï»¿")  # read as Latin-1, or as Windows-1252
 ONE_SCRIPT = re.compile(r"[\x00-\u024f\u1e00-\u1eff\u2000-\u206f]*")  # Latin letters only
 WORD = re.compile(r"[^\W\d_]{3,}")
 LOOKALIKE = {"Latin", "Cyrillic", "Greek"}  # scripts whose letters look alike
@@ -93,6 +94,7 @@ class PieceCheck:
 
 NUMBER = re.compile(r"\d+(?:[.,'’]\d+|[ \u00a0\u202f]\d{3}(?!\d))*")
 LINK = re.compile(r"(?:https?://|www\.)[!-~]+")
+MANY_REPEATS = 3
 MANY_NUMBERS = 100  # on both sides; a line with more is a table, and the check of each number reads the other side
 
 
@@ -100,12 +102,32 @@ def check_pair(src: str, tgt: str) -> Iterator[tuple[str, str]]:
     """Yield kind and evidence of each difference between the sides that a translation would not have."""
     if is_copied(src, tgt):
         yield "copied", src
+    if repeated := _repeated(src, tgt) or _repeated(tgt, src):
+        yield "repetition", repeated
     numbers, others = _long_numbers(src), _long_numbers(tgt)
     if numbers and others and len(numbers) + len(others) <= MANY_NUMBERS and not _share_digits(numbers, others):
         yield "numbers", f"{numbers[0]} / {others[0]}"
     links = [{link.rstrip(".,;:!?)\"'").casefold() for link in LINK.findall(side)} for side in (src, tgt)]
     if different := sorted(links[0] ^ links[1]):
         yield "links", different[0]
+
+
+def _repeated(line: str, other: str) -> str:
+    """Return the words that a line repeats and the other does not, such as "so so so"; "" if there are none."""
+    words = line.casefold().split()
+    count = Counter(words).most_common(1)
+    if not count or count[0][1] < MANY_REPEATS:
+        return ""
+    most = _n_repeats(words)
+    return (
+        f"{count[0][0]} x {most}" if most >= MANY_REPEATS and most >= 2 * _n_repeats(other.casefold().split()) else ""
+    )
+
+
+def _n_repeats(words: Sequence[str]) -> int:
+    """Return how often the same words come one after the other, at most."""
+    ids = {word: i for i, word in enumerate(dict.fromkeys(words))}
+    return n_repeats([ids[word] for word in words], MANY_REPEATS)
 
 
 def is_copied(src: str, tgt: str) -> bool:

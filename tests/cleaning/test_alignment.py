@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from transduce.data.alignment import BLOCK_PAIRS, SharedAnchors, length_correlation, unrelated_pairs
+from transduce.cleaning.alignment import BLOCK_PAIRS, SharedAnchors, length_correlation, unrelated_pairs
 from transduce.data.overlap import ambiguous_lines
 from transduce.demo.grammar import corpus as grammar
 

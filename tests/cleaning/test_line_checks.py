@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from transduce.data.line_checks import check_line, check_pair, main_script
+from transduce.cleaning.line_checks import check_line, check_pair, main_script
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.toy_task import CommandResult, write_lines
 
-from transduce.data.diversification import OUTCOMES, HeldOut, outcome
+from transduce.cleaning.diversification import OUTCOMES, HeldOut, outcome
 from transduce.data.text import is_blank, read_lines
 
 HELD_OUT = HeldOut(frozenset(["a test", ""]), frozenset(["ein Test", ""]))

@@ -1,0 +1,1 @@
+"""The quality of a corpus: what looks wrong in it, a corpus without it, and translations added to it."""

@@ -1,0 +1,290 @@
+"""`transduce clean`: find the pairs of a corpus that are no translations, and write the corpus without them.
+
+A pair is dropped by rules, each with a name. Most are findings of `check`. These are added:
+
+    near_test    nearly a line of a text for tests or validation
+    swapped      both sides are in the language of the other
+    language     a side is in another language than most lines of its side (with py3langid)
+    repetition   words that one side repeats again and again, and the other does not
+    misfit       a side that is no full translation of the other (`misfits`)
+
+The text is read five times, line by line. Memory holds about 60 bytes for each pair, and 130 while repeated pairs are
+searched, as `check` does.
+"""
+
+import functools
+import math
+import multiprocessing
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from transduce.cleaning.check import examine
+from transduce.cleaning.corpus_report import Findings
+from transduce.cleaning.misfits import FOLDS, LEAST_PAIRS, SAMPLE_PAIRS, Misfits, Pair, learn_misfits
+from transduce.cleaning.near_copies import NearCopies
+from transduce.data import text
+from transduce.data.compression import open_text
+from transduce.data.corpora import Corpus
+from transduce.data.languages import Identifier, language_identifier
+from transduce.data.tokenize_corpus import cores
+
+# In the order in which they are tried. The findings of `check` that are no rule, such as not_nfc, drop nothing.
+RULES = (
+    "not_utf8",
+    "blank",
+    "near_test",
+    "copied",
+    "mojibake",
+    "control",
+    "subwords",
+    "markup",
+    "script",
+    "ratio",
+    "numbers",
+    "links",
+    "repetition",
+    "many_targets",
+    "many_sources",
+    "swapped",
+    "language",
+    "misfit",
+    "repeated",
+)
+PORTION = 5_000  # pairs at a time
+ENOUGH_LETTERS = 20  # in a line whose language is judged
+SURE = 0.9  # probability of another language
+MAIN_SHARE = 0.5  # of the lines of a side, in its language
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """The rule of each pair, as its number in RULES; -1 for a pair that is kept. notes: what the user should know."""
+
+    rules: NDArray[np.int8]
+    notes: list[str]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of pairs that each rule drops, without the rules that drop none."""
+        numbers = Counter(self.rules.tolist())
+        return {rule: numbers[i] for i, rule in enumerate(RULES) if numbers[i]}
+
+    @property
+    def n_kept(self) -> int:
+        """The number of pairs that stay."""
+        return int(np.count_nonzero(self.rules < 0))
+
+
+def find_faults(
+    corpus: Corpus,
+    tests: Sequence[tuple[Path, Path]] = (),
+    without: Iterable[str] = (),
+    say: Callable[[str], None] = lambda line: None,
+) -> Cleaning:
+    """Find the pairs of two text files that the rules drop.
+
+    tests: texts for tests and validation. without: names of rules that drop nothing. say: gets a line before each step.
+    Raises UserError for files of different length, or without a line.
+    """
+    say("check: lines and pairs")
+    findings = Findings(0)
+    n_pairs = examine(corpus, findings).n_pairs
+    if findings.lines("unequal"):
+        raise text.unequal((f"{corpus.src}", f"{corpus.tgt}"), _line_counts(corpus))
+    used = [rule for rule in RULES if rule not in {*without}]
+    by_rule = {rule: _places(findings.lines(rule), n_pairs) for rule in used}
+    if tests and "near_test" in by_rule:
+        say("near_test: lines of the test texts")
+        by_rule["near_test"] = _near_tests(corpus, tests, n_pairs)
+    is_good = ~functools.reduce(np.logical_or, by_rule.values(), np.zeros(n_pairs, bool))
+    notes = list[str]()
+    judge = _learn(corpus, is_good, used, notes, say)
+    if judge is not None:
+        say("language, misfit: all pairs")
+        for rule, places in judge.places(corpus, is_good).items():
+            if rule in by_rule:
+                by_rule[rule] |= places
+    rules = np.full(n_pairs, -1, np.int8)
+    for rule in reversed(used):
+        rules[by_rule[rule]] = RULES.index(rule)
+    return Cleaning(rules, notes)
+
+
+def _places(numbers: Sequence[int], n_pairs: int) -> NDArray[np.bool_]:
+    """Return True at the lines with these numbers, counted from 1."""
+    places = np.zeros(n_pairs, bool)
+    places[np.asarray(numbers, np.int64) - 1] = True
+    return places
+
+
+def _near_tests(corpus: Corpus, tests: Sequence[tuple[Path, Path]], n_pairs: int) -> NDArray[np.bool_]:
+    """Return True at the pairs of which a side is nearly a line of the tests, or both sides are short lines of them."""
+    sides = [NearCopies(line for paths in tests for line in text.read_lines(paths[side])) for side in (0, 1)]
+    is_near = (
+        any(copies.is_copy(line) for copies, line in zip(sides, pair, strict=True))
+        or all(copies.is_short_copy(line) for copies, line in zip(sides, pair, strict=True))
+        for pair in read_trimmed(corpus)
+    )
+    return np.fromiter(is_near, bool, n_pairs)
+
+
+def read_raw(corpus: Corpus) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the pairs of two text files as they are, with their line feeds."""
+    assert corpus.tgt is not None
+    with open_text(corpus.src) as src, open_text(corpus.tgt) as tgt:
+        yield from zip(text.raw_lines(src, f"{corpus.src}"), text.raw_lines(tgt, f"{corpus.tgt}"), strict=True)
+
+
+def read_trimmed(corpus: Corpus) -> Iterator[Pair]:
+    """Yield the pairs as text without white space around it. Bytes that are not UTF-8 are replaced."""
+    for pair in read_raw(corpus):
+        src, tgt = (raw.decode("utf-8", "replace").strip() for raw in pair)
+        yield src, tgt
+
+
+def _line_counts(corpus: Corpus) -> tuple[int, int]:
+    assert corpus.tgt is not None
+    return text.count_lines(corpus.src), text.count_lines(corpus.tgt)
+
+
+# ---- what a sample teaches ---------------------------------------------------------------------------------------
+
+
+def _learn(
+    corpus: Corpus, is_good: NDArray[np.bool_], used: Sequence[str], notes: list[str], say: Callable[[str], None]
+) -> "_Judge | None":
+    """Return what a sample of the good pairs teaches; None if no rule needs it. Add to the notes what is left out."""
+    step = max(1, math.ceil(np.count_nonzero(is_good) / SAMPLE_PAIRS))
+    in_sample = np.zeros(len(is_good), bool)
+    in_sample[np.flatnonzero(is_good)[::step]] = True
+    sample = [pair for pair, is_in in zip(read_trimmed(corpus), in_sample.tolist(), strict=True) if is_in]
+    languages, misfits = None, None
+    if {"language", "swapped"} & {*used}:
+        languages = main_languages(sample)
+        if isinstance(languages, str):
+            notes.append(f"language, swapped: not used: {languages}")
+            languages = None
+    if "misfit" in used and len(sample) < LEAST_PAIRS:
+        notes.append(f"misfit: not used: it learns from at least {LEAST_PAIRS:,} pairs, and {len(sample):,} remain")
+    elif "misfit" in used:
+        say(f"misfit: learning from {len(sample):,} pairs")
+        misfits = learn_misfits(sample)
+        notes.append(f"misfit: about {misfits.share:.1%} of the pairs that the other rules leave")
+    folds = np.full(len(is_good), -1, np.int8)
+    folds[in_sample] = np.arange(len(sample)) % FOLDS
+    return _Judge(languages, misfits, folds) if languages or misfits else None
+
+
+def main_languages(sample: Sequence[Pair]) -> tuple[str, str] | str:
+    """Return the language of most lines of each side, or the reason why there is none."""
+    identify = language_identifier()
+    if identify is None:
+        return "needs the package py3langid; pip install 'transduce[detect]'"
+    languages = []
+    for side in ("source", "target"):
+        lines = (pair[side == "target"] for pair in sample)
+        known = [identify(line)[0] for line in islice((line for line in lines if _has_letters(line)), 1_000)]
+        language, n = Counter(known).most_common(1)[0] if known else ("", 0)
+        if n <= MAIN_SHARE * len(known):
+            return f"no language has most lines of the {side}"
+        languages.append(language)
+    if languages[0] == languages[1]:
+        return f"both sides are in one language ({languages[0]})"
+    return languages[0], languages[1]
+
+
+def _has_letters(line: str) -> bool:
+    return sum(map(str.isalpha, line)) >= ENOUGH_LETTERS
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Judges pairs one by one. folds: of each pair, the part of the sample that it belongs to; -1: none."""
+
+    languages: tuple[str, str] | None
+    misfits: Misfits | None
+    folds: NDArray[np.int8]
+
+    def places(self, corpus: Corpus, is_good: NDArray[np.bool_]) -> dict[str, NDArray[np.bool_]]:
+        """Return where the rules "swapped", "language" and "misfit" apply among the good pairs, on all cores."""
+        found = {rule: np.zeros(len(is_good), bool) for rule in ("swapped", "language", "misfit")}
+        with ExitStack() as stack:
+            if len(is_good) > 4 * PORTION and cores() > 1:
+                context = multiprocessing.get_context("spawn")
+                start = {"initializer": _keep, "initargs": (self.languages, self.misfits)}
+                pool = stack.enter_context(ProcessPoolExecutor(cores(), context, **start))
+                results = _in_pool(pool, self._portions(corpus, is_good))
+            else:
+                _keep(self.languages, self.misfits)
+                results = ((places, _judged(*work)) for places, work in self._portions(corpus, is_good))
+            for places, rules in results:
+                for rule, applies in rules.items():
+                    found[rule][places[applies]] = True
+        return found
+
+    def _portions(self, corpus: Corpus, is_good: NDArray[np.bool_]) -> Iterator["Portion"]:
+        numbered = ((i, pair) for i, pair in enumerate(read_trimmed(corpus)) if is_good[i])
+        while portion := [*islice(numbered, PORTION)]:
+            places = np.array([i for i, _ in portion])
+            yield places, ([pair for _, pair in portion], self.folds[places])
+
+
+Portion = tuple[NDArray[np.int64], tuple[list[Pair], NDArray[np.int8]]]  # places of pairs; the pairs and their folds
+Rules = dict[str, NDArray[np.bool_]]
+
+_kept: list[tuple[tuple[str, str] | None, Misfits | None]] = []  # in each process
+
+
+def _keep(languages: tuple[str, str] | None, misfits: Misfits | None) -> None:
+    _kept[:] = [(languages, misfits)]
+
+
+def _in_pool(pool: ProcessPoolExecutor, portions: Iterable[Portion]) -> Iterator[tuple[NDArray[np.int64], Rules]]:
+    """Yield the places and the rules of each portion, in order, with few portions in memory."""
+    waiting = deque[tuple[NDArray[np.int64], Future[Rules]]]()
+    for places, work in portions:
+        waiting.append((places, pool.submit(_judged, *work)))
+        if len(waiting) > 2 * cores():
+            earlier, future = waiting.popleft()
+            yield earlier, future.result()
+    for places, future in waiting:
+        yield places, future.result()
+
+
+def _judged(pairs: Sequence[Pair], folds: NDArray[np.int8]) -> Rules:
+    """Return where each rule applies to the pairs. folds: as in `_Judge`."""
+    languages, misfits = _kept[0]
+    found = {rule: np.zeros(len(pairs), bool) for rule in ("swapped", "language", "misfit")}
+    identify = language_identifier() if languages else None
+    if languages and identify:
+        others = [[_other_language(line, main, identify) for line in side] for side, main in _sides(pairs, languages)]
+        for i, (src, tgt) in enumerate(zip(*others, strict=True)):
+            is_swapped = src == languages[1] and tgt == languages[0]
+            found["swapped" if is_swapped else "language"][i] = bool(src or tgt)
+    if misfits:
+        for fold in {*folds.tolist()}:
+            members = np.flatnonzero(folds == fold)
+            scores = misfits.scores([pairs[i] for i in members.tolist()], max(fold, 0))
+            found["misfit"][members] = scores >= misfits.least
+    return found
+
+
+def _sides(pairs: Sequence[Pair], languages: tuple[str, str]) -> Iterator[tuple[list[str], str]]:
+    for side, language in enumerate(languages):
+        yield [pair[side] for pair in pairs], language
+
+
+def _other_language(line: str, main: str, identify: Identifier) -> str:
+    """Return the language of a line if it is surely another one than `main`, else ""."""
+    if not _has_letters(line):
+        return ""
+    language, probability = identify(line)
+    return language if language != main and probability >= SURE else ""

@@ -1,0 +1,94 @@
+"""`transduce clean`: write a corpus without the pairs that are no translations."""
+
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from transduce.console import printable
+from transduce.errors import UserError, nearest
+
+
+def clean(
+    src: Path,
+    tgt: Path,
+    *,
+    out: tuple[Path, Path] | None = None,
+    dropped: Path | None = None,
+    report: Path | None = None,
+    test: list[tuple[Path, Path]] | None = None,
+    without: Annotated[list[str] | None, Parameter(show_default=False)] = None,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+) -> None:
+    """Write a corpus without the pairs that are no translations.
+
+    The rules are what `transduce check` finds, and: the sides swapped, a line in another language (with
+    transduce[detect]), a side that is no full translation of the other, and copies of test lines. The thresholds come
+    from the corpus. The kept lines do not change by a byte. A file lists each dropped pair with its line number and
+    its rule.
+
+    Parameters
+    ----------
+    src
+        Source text.
+    tgt
+        Its translations, line by line.
+    out
+        The two files to write.
+    dropped
+        The list of the dropped pairs, in JSON lines. Default: the first of the two files with .dropped.jsonl.
+    report
+        A page with the number of pairs and examples for each rule.
+    test
+        Source and target text for tests or validation, of which near copies are dropped. May be repeated.
+    without
+        A rule that drops nothing. May be repeated.
+    dry_run
+        Print what the rules would drop, and write no file except the report.
+
+    Examples
+    --------
+    transduce clean train.en train.de --out clean.en clean.de
+    transduce clean train.en train.de --dry-run --test test.en test.de
+    transduce clean train.en train.de --dry-run --report clean.html
+    transduce clean train.en train.de --out clean.en clean.de --without repeated
+    """
+    from transduce.cleaning.clean import RULES, find_faults
+    from transduce.cleaning.clean_report import Dropped, summary, write_report
+    from transduce.cli.output import output_file
+    from transduce.data.corpora import Corpus
+
+    for rule in without or []:
+        if rule not in RULES:
+            remedy = nearest(rule, RULES) or f"; the rules are {', '.join(RULES)}"
+            raise UserError(f"--without={rule}: expected the name of a rule{remedy}")
+    if (out is None) != dry_run:
+        raise UserError("--out: expected two files to write, or --dry-run to write none; give one of them")
+    corpus, tests = Corpus(src, tgt), test or []
+    paths = [] if out is None else [*out, dropped or out[0].with_name(f"{out[0].name}.dropped.jsonl")]
+    _check_outputs([*paths, *([report] if report else [])], [src, tgt, *(path for pair in tests for path in pair)])
+    cleaning = find_faults(corpus, tests, without or [], lambda step: print(step, file=sys.stderr))
+    with ExitStack() as stack:
+        files = [stack.enter_context(output_file(path)) for path in paths]
+        examples = Dropped.write(corpus, cleaning, files)
+    if report is not None:
+        write_report(report, corpus, cleaning, examples)
+    print(summary(cleaning))
+    if paths:
+        print(f"the dropped pairs: {printable(paths[2])}")
+
+
+def _check_outputs(paths: Sequence[Path], sources: Sequence[Path]) -> None:
+    """Raise UserError for outputs that exist, that are inputs, or that are one file."""
+    from transduce.cli.output import check_output
+
+    for path in paths:
+        for source in sources:
+            check_output(path, source, "--out")
+        if path.exists():
+            raise UserError(f"{path}: expected no file with this name; delete it, or give another name")
+    if len({path.absolute() for path in paths}) < len(paths):
+        raise UserError(f"--out={' '.join(map(str, paths))}: expected different files; give other names")
