@@ -174,7 +174,6 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     Raises UserError, before it writes anything, if texts, model and run do not fit each other.
     """
     out = request.out
-    seed = request.config.train.seed
     valid = request.valid_corpus
     valid_names = tuple(dict.fromkeys(printable(path.name) for path in (valid.src, valid.tgt) if path))
     with distributed.leader_first():
@@ -192,10 +191,10 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         store = open_store(out / "data" / "train", request.corpora, tokenizer)
         overlap = cached_overlap(valid_pairs, store, out / "data" / "leaks.json")
     share = Share(distributed.rank(), distributed.world_size(), config.train.accumulate)
-    batches = Batches(store, tokenizer, config.data, seed=seed, share=share, collate=task.collate)
+    batches = Batches(store, tokenizer, config.data, seed=config.train.seed, share=share, collate=task.collate)
     if not (checkpoint or parent):
         lines += notices.small_vocabulary(config.data.vocab_size, tokenizer)
-    torch.manual_seed(seed)
+    torch.manual_seed(config.train.seed)
     model = task.build(config)
     if parent:
         set_weights(model, live_weights(parent.model), str(request.start_from))
@@ -380,17 +379,15 @@ def choose_weights(run: Run, state: TrainingState) -> tuple[dict[str, Tensor], s
 
     At the end of a run, they give way to the best of their rivals if that one is better by `train.best_by`. A mean with
     checkpoints from a steep part of the loss can be worse than each of them: by 8 BLEU after 900 steps on Multi30k.
-    An interrupted run leaves its last checkpoint instead of a mean.
     """
     config = run.config.train
-    counters = state.counters
-    if config.use == "average" and not state.is_finished:  # evaluates nothing, so that it ends soon
+    if config.use == "average" and not state.is_finished:  # an interrupted run ends soon
         config = dataclasses.replace(config, use="last")
-    weights, origin = run_folder.final_weights(config, run.out, counters.best_step)
-    rivals = run_folder.rivals_of_final(config, run.out, counters.best_step)
+    weights, origin = run_folder.final_weights(config, run.out, state.counters.best_step)
+    rivals = run_folder.rivals_of_final(config, run.out, state.counters.best_step)
     if not (rivals and state.is_finished):
         return weights, origin, None
-    scores = evaluate(run, counters.step, weights)
+    scores = evaluate(run, state.counters.step, weights)
     logged = evaluations(run.out)
     rival_scores = {
         path: logged.get(step_of(path)) or evaluate(run, step_of(path), run_folder.evaluated_weights(path))

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import runpy
 import shutil
 import subprocess
@@ -13,9 +14,10 @@ import pytest
 import torch
 from support.random_models import random_model, save_to
 from support.small_encoders import bert_folder
-from support.toy_task import ROOT
+from support.toy_task import ROOT, write_lines
 
 from transduce.config.schema import ModelConfig
+from transduce.demo.grammar import corpus
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 SCALE = runpy.run_path(str(ROOT / "benchmarks" / "scale.py"))
@@ -266,3 +268,17 @@ def test_the_quality_of_a_side_is_measured(tmp_path: Path, side: str) -> None:
     points = json.loads((tmp_path / "results.json").read_text())["points"]
     assert [(point["side"], f"{point['mark']:g}") for point in points] == [(side, mark) for mark in marks]
     assert all(point["steps"] > 0 and point["minutes"] > 0 for point in points)
+
+
+@pytest.mark.slow
+def test_planted_faults_are_cleaned(tmp_path: Path) -> None:
+    pytest.importorskip("py3langid")
+    pairs = list(dict.fromkeys(corpus(5, 3_500)))
+    files = [write_lines(tmp_path / "a", [a for a, _ in pairs]), write_lines(tmp_path / "b", [b for _, b in pairs])]
+    french = write_lines(tmp_path / "c", ["Le chien noir court dans la neige.", "Deux femmes attendent sur un banc."])
+    words = [str(ROOT / "benchmarks" / "clean.py"), *map(str, files), "--foreign", str(french)]
+    process = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=300)
+    assert process.returncode == 0, process.stderr
+    shares = dict(re.findall(r"^\| (.*) \| ([\d.]+)% \|$", process.stdout, re.MULTILINE))
+    assert float(shares["all faults"]) >= 90, process.stdout
+    assert float(shares["good pairs, lost"]) <= 1, process.stdout

@@ -90,6 +90,13 @@ def test_commands_run_in_the_order_of_the_page(page: str, folder: Path, cli: Cal
     assert len((folder / "output.de").read_bytes().splitlines()) == 12
 
 
+def test_commands_on_a_corpus_run(folder: Path, cli: Callable[..., CommandResult]) -> None:
+    for command in bash_commands("docs/jobs.md"):
+        run_command(command, cli)
+    kept, dropped = (folder / "clean.en").read_bytes(), (folder / "clean.en.dropped.jsonl").read_bytes()
+    assert len(kept.splitlines()) + len(dropped.splitlines()) == 120
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_python_code_runs(page: str, folder: Path, cli: Callable[..., CommandResult]) -> None:
     run_command(train_command(), cli)

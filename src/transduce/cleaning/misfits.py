@@ -17,7 +17,7 @@ the others.
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -199,9 +199,10 @@ class Misfits:
 
     def scores(self, pairs: Sequence[Pair], fold: int = 0) -> Floats:
         """Return the score of each pair. fold: the part of the sample that the pairs belong to; any for others."""
-        return self._scores(self.features[fold](pairs)) if pairs else np.zeros(0)
+        return self.of_features(self.features[fold](pairs)) if pairs else np.zeros(0)
 
-    def _scores(self, features: Floats) -> Floats:
+    def of_features(self, features: Floats) -> Floats:
+        """Return the scores of pairs by their features."""
         portions = range(0, len(features), PORTION)
         return np.concatenate([self._expanded(features[i : i + PORTION]) @ self.weights for i in portions])
 
@@ -223,30 +224,37 @@ def learn_misfits(sample: Sequence[Pair], seed: int = 1) -> Misfits:
 def _learn(sample: Sequence[Pair], teaches: NDArray[np.bool_], seed: int) -> Misfits:
     """Return what the pairs that `teaches` names teach. The share is of misfits in the whole sample."""
     generator = np.random.default_rng(seed)
-    words = [(words_of(src), words_of(tgt)) for src, tgt in sample]
-    folds = np.arange(len(sample)) % FOLDS
-    features = [_Features([words[i] for i in np.flatnonzero(teaches & (folds != fold))]) for fold in range(FOLDS)]
-    of_pairs, of_misfits, is_cut = list[Floats](), list[Floats](), list[NDArray[np.bool_]]()
-    good = list[NDArray[np.bool_]]()
-    for fold, of_fold in enumerate(features):
-        members = np.flatnonzero(folds == fold)
-        of_pairs.append(of_fold([sample[i] for i in members.tolist()]))
-        good.append(teaches[members])
-        of_misfits.append(of_fold(made_misfits([sample[i] for i in members[teaches[members]].tolist()], generator)))
-        is_cut.append(np.arange(len(of_misfits[-1])) % 2 == 0)
-    known, made = np.concatenate(of_pairs), np.concatenate(of_misfits)
-    order = generator.permutation(len(made))
-    made, cut = made[order], np.concatenate(is_cut)[order]
-    half = len(made) // 2  # the others show the density of the scores
-    taught = known[np.concatenate(good)]
-    taught = np.concatenate([taught[generator.permutation(len(taught))[:half]], made[:half]])
-    mean, deviation = taught.mean(axis=0), taught.std(axis=0) + 1e-6
-    weights = _logistic(_expanded((taught - mean) / deviation), np.arange(len(taught)) >= half)
+    features, pairs, made, is_cut = _described(sample, teaches, generator)
+    good = pairs[teaches]
+    is_lesson = generator.random(len(made)) < 0.5  # the other made misfits show the density of their scores
+    lessons = np.concatenate([good[generator.random(len(good)) < 0.5], made[is_lesson]])
+    is_misfit = np.arange(len(lessons)) >= len(lessons) - np.count_nonzero(is_lesson)
+    mean, deviation = lessons.mean(axis=0), lessons.std(axis=0) + 1e-6
+    weights = _logistic(_expanded((lessons - mean) / deviation), is_misfit)
     model = Misfits(features, mean, deviation, weights, 0.0, np.inf)
-    scores, others, cut = model._scores(known), model._scores(made[half:]), cut[half:]
-    kinds = [_least_score(scores, others[kind]) for kind in (cut, ~cut)]  # a corpus may have misfits of one kind
-    least = min(_valley(scores), *(least for _, least in kinds))
-    return Misfits(features, mean, deviation, weights, float(np.mean(scores >= least)), least)
+    scores = model.of_features(pairs)
+    kinds = (model.of_features(made[~is_lesson & kind]) for kind in (is_cut, ~is_cut))  # a corpus may have only one
+    least = min(_valley(scores), *(_plateau(scores, of_made) for of_made in kinds))
+    return replace(model, share=float(np.mean(scores >= least)), least=least)
+
+
+def _described(
+    sample: Sequence[Pair], teaches: NDArray[np.bool_], generator: np.random.Generator
+) -> tuple[list[_Features], Floats, Floats, NDArray[np.bool_]]:
+    """Return the features by fold, those of all pairs in order, those of made misfits, and which of these are cut."""
+    folds = np.arange(len(sample)) % FOLDS
+    words = [(words_of(src), words_of(tgt)) for src, tgt in sample]
+    features = [_Features([words[i] for i in np.flatnonzero(teaches & (folds != fold))]) for fold in range(FOLDS)]
+    of_pairs = dict[int, Floats]()
+    of_made, is_cut = list[Floats](), list[NDArray[np.bool_]]()
+    for fold, describe in enumerate(features):
+        members = np.flatnonzero(folds == fold).tolist()
+        of_pairs |= zip(members, describe([sample[i] for i in members]), strict=True)
+        made = made_misfits([sample[i] for i in members if teaches[i]], generator)
+        of_made.append(describe(made))
+        is_cut.append(np.arange(len(made)) % 2 == 0)
+    in_order = np.stack([of_pairs[i] for i in range(len(sample))])
+    return features, in_order, np.concatenate(of_made), np.concatenate(is_cut)
 
 
 def _expanded(features: Floats) -> Floats:
@@ -269,8 +277,8 @@ def _logistic(features: Floats, is_misfit: NDArray[np.bool_], penalty: float = 3
     return weights
 
 
-def _least_score(corpus: Floats, made: Floats) -> tuple[float, float]:
-    """Return the share of misfits in the corpus, and the score from which a pair is one; infinity if none is.
+def _plateau(corpus: Floats, made: Floats) -> float:
+    """Return the score from which the corpus has about as many misfits as everywhere above; infinity if it has none.
 
     corpus, made: the scores of the pairs of the corpus and of made misfits.
     """
@@ -281,7 +289,7 @@ def _least_score(corpus: Floats, made: Floats) -> tuple[float, float]:
     falling = _falling(quotients)
     share = float(np.median(falling[n_bins // 3 :]))
     n_above = int(np.count_nonzero(falling > NEAR * share))
-    return share, float(bounds[n_above]) if share > 0 and n_above < n_bins else np.inf
+    return float(bounds[n_above]) if share > 0 and n_above < n_bins else np.inf
 
 
 def _valley(scores: Floats) -> float:

@@ -25,10 +25,8 @@ def clean(
 ) -> None:
     """Write a corpus without the pairs that are no translations.
 
-    The rules are what `transduce check` finds, and: the sides swapped, a line in another language (with
-    transduce[detect]), a side that is no full translation of the other, and copies of test lines. The thresholds come
-    from the corpus. The kept lines do not change by a byte. A file lists each dropped pair with its line number and
-    its rule.
+    The rules are what `transduce check` finds, swapped sides, other languages (with transduce[detect]), sides that are
+    no full translation, and copies of test lines. The kept lines do not change by a byte. A file lists the others.
 
     Parameters
     ----------
@@ -41,7 +39,7 @@ def clean(
     dropped
         The list of the dropped pairs, in JSON lines. Default: the first of the two files with .dropped.jsonl.
     report
-        A page with the number of pairs and examples for each rule.
+        A page with counts and examples for each rule.
     test
         Source and target text for tests or validation, of which near copies are dropped. May be repeated.
     without
@@ -53,24 +51,19 @@ def clean(
     --------
     transduce clean train.en train.de --out clean.en clean.de
     transduce clean train.en train.de --dry-run --test test.en test.de
-    transduce clean train.en train.de --dry-run --report clean.html
-    transduce clean train.en train.de --out clean.en clean.de --without repeated
     """
-    from transduce.cleaning.clean import RULES, find_faults
+    from transduce.cleaning.clean import find_faults
     from transduce.cleaning.clean_report import Dropped, summary, write_report
     from transduce.cli.output import output_file
     from transduce.data.corpora import Corpus
 
-    for rule in without or []:
-        if rule not in RULES:
-            remedy = nearest(rule, RULES) or f"; the rules are {', '.join(RULES)}"
-            raise UserError(f"--without={rule}: expected the name of a rule{remedy}")
+    _check_rules(without or [])
     if (out is None) != dry_run:
         raise UserError("--out: expected two files to write, or --dry-run to write none; give one of them")
     corpus, tests = Corpus(src, tgt), test or []
     paths = [] if out is None else [*out, dropped or out[0].with_name(f"{out[0].name}.dropped.jsonl")]
     _check_outputs([*paths, *([report] if report else [])], [src, tgt, *(path for pair in tests for path in pair)])
-    cleaning = find_faults(corpus, tests, without or [], lambda step: print(step, file=sys.stderr))
+    cleaning = find_faults(corpus, tests, without or [], _print_step)
     with ExitStack() as stack:
         files = [stack.enter_context(output_file(path)) for path in paths]
         examples = Dropped.write(corpus, cleaning, files)
@@ -79,6 +72,19 @@ def clean(
     print(summary(cleaning))
     if paths:
         print(f"the dropped pairs: {printable(paths[2])}")
+
+
+def _print_step(step: str) -> None:
+    print(step, file=sys.stderr)
+
+
+def _check_rules(names: Sequence[str]) -> None:
+    from transduce.cleaning.clean import RULES
+
+    for rule in names:
+        if rule not in RULES:
+            remedy = nearest(rule, RULES) or f"; the rules are {', '.join(RULES)}"
+            raise UserError(f"--without={rule}: expected the name of a rule{remedy}")
 
 
 def _check_outputs(paths: Sequence[Path], sources: Sequence[Path]) -> None:

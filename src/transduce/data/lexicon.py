@@ -5,83 +5,70 @@ stands for none of them. The probabilities p(t | s) are learned by expectation m
 token is divided among the tokens of its source, in proportion to p(t | s). Mere counts of pairs would prefer common
 tokens.
 
-A pair of lines has as many entries as the product of its lengths. They are made again in each round, for some pairs at
-a time. Only the p(t | s) of tokens that occur together stay in memory.
+A pair of lines has as many entries as the product of its lengths. Those of a long text are made again in each round,
+for some pairs at a time. Only the p(t | s) of tokens that occur together stay in memory.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 ROUNDS = 5
 MOST_ENTRIES = 1 << 22  # at a time
+MOST_KEPT = 1 << 25  # entries of a text that are made only once; 4 bytes each
 
 Ids = Sequence[Sequence[int]]  # of some lines
+Integers = NDArray[np.int64]
 
 
-class _Entries(NamedTuple):
-    """The entries of some pairs: each target token with each token of its source.
-
-    keys: the different ones, ascending: s * vocabulary + t. places: of each entry, in keys. begins: the entries of a
-    target token follow one another; the first of each.
-    """
-
-    keys: np.ndarray
-    places: np.ndarray
-    begins: np.ndarray
-
-
-def lexical_probabilities(src: Ids, tgt: Ids, n_target: int, *, empty: int) -> tuple[np.ndarray, np.ndarray]:
+def lexical_probabilities(src: Ids, tgt: Ids, n_target: int, *, empty: int) -> tuple[Integers, NDArray[np.float64]]:
     """Return the keys s * n_target + t, ascending, of tokens that occur together, and p(t | s) by model 1 of each.
 
     src, tgt: ids of lines. n_target: the size of the target's vocabulary. empty: id of the empty source token.
     """
-    keys = np.zeros(0, dtype=np.int64)
-    for entries in _entries(src, tgt, n_target, empty):
-        keys = np.union1d(keys, entries.keys)
+    keys, n_entries = np.zeros(0, dtype=np.int64), 0
+    for portion, _ in _portions(src, tgt, n_target, empty):
+        keys = np.union1d(keys, np.unique(portion))
+        n_entries += len(portion)
+    kept = [*_places(keys, src, tgt, n_target, empty)] if n_entries <= MOST_KEPT else None
     source = keys // n_target
     probabilities = np.ones(len(keys))
     for _ in range(ROUNDS):
         counts = np.zeros(len(keys))
-        for entries in _entries(src, tgt, n_target, empty):
-            in_all = np.searchsorted(keys, entries.keys)
-            shares = probabilities[in_all][entries.places]
-            lengths = np.diff(entries.begins, append=len(shares))
-            shares /= np.add.reduceat(shares, entries.begins).repeat(lengths)
-            counts[in_all] += np.bincount(entries.places, shares, minlength=len(in_all))
+        for of_entries, begins in kept or _places(keys, src, tgt, n_target, empty):
+            shares = probabilities[of_entries]
+            shares /= np.add.reduceat(shares, begins).repeat(np.diff(begins, append=len(shares)))
+            counts += np.bincount(of_entries, shares, minlength=len(keys))
         probabilities = counts / np.bincount(source, counts)[source]
     return keys, probabilities
 
 
-def _entries(src: Ids, tgt: Ids, n_target: int, empty: int) -> Iterator[_Entries]:
-    """Yield the entries of all pairs, of about MOST_ENTRIES pairs of tokens at a time."""
-    keys, lengths = list[np.ndarray](), list[np.ndarray]()
-    n_entries = 0
-    for source, target in zip(src, tgt, strict=True):
-        if not len(target):
-            continue
-        by_target = np.append(array_of(source), empty) * n_target + array_of(target)[:, None]
-        keys.append(by_target.ravel())
-        lengths.append(np.full(len(target), by_target.shape[1]))
-        n_entries += by_target.size
-        if n_entries > MOST_ENTRIES:
-            yield _unique(keys, lengths)
-            keys, lengths = [], []
-            n_entries = 0
-    if keys:
-        yield _unique(keys, lengths)
+def _places(
+    keys: Integers, src: Ids, tgt: Ids, n_target: int, empty: int
+) -> Iterator[tuple[NDArray[np.int32], Integers]]:
+    """Yield the places of the entries in `keys`, of some pairs at a time, and the first entry of each target token."""
+    for portion, begins in _portions(src, tgt, n_target, empty):
+        yield np.searchsorted(keys, portion).astype(np.int32), begins
 
 
-def _unique(keys: Sequence[np.ndarray], lengths: Sequence[np.ndarray]) -> _Entries:
-    unique, places = np.unique(np.concatenate(keys), return_inverse=True)
-    ends = np.concatenate(lengths).cumsum()
-    return _Entries(unique, places, np.append(0, ends[:-1]))
+def _portions(src: Ids, tgt: Ids, n_target: int, empty: int) -> Iterator[tuple[Integers, Integers]]:
+    """Yield what `flat_entries` returns of all pairs, about MOST_ENTRIES entries at a time."""
+    start, n_entries = 0, 0
+    for i, (source, target) in enumerate(zip(src, tgt, strict=True), start=1):
+        n_entries += (len(source) + 1) * len(target)
+        if n_entries and (n_entries > MOST_ENTRIES or i == len(src)):
+            yield flat_entries(src[start:i], tgt[start:i], n_target, empty=empty)
+            start, n_entries = i, 0
 
 
-def flat_entries(src: Ids, tgt: Ids, n_target: int, *, empty: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the keys of all entries of some pairs, repeated ones too, and the first entry of each target token."""
-    source, target = (np.fromiter((i for line in side for i in line), np.int64) for side in (_with(src, empty), tgt))
+def flat_entries(src: Ids, tgt: Ids, n_target: int, *, empty: int) -> tuple[Integers, Integers]:
+    """Return the keys of the entries of some pairs, and the first entry of each target token.
+
+    The entries of a target token, one for each token of its source and one for the empty one, follow one another.
+    """
+    source = np.fromiter((i for line in src for i in (*line, empty)), np.int64)
+    target = np.fromiter((i for line in tgt for i in line), np.int64)
     n_source, n_tokens = (np.array([len(line) for line in side], np.int64) for side in (src, tgt))
     n_source += 1
     pairs = np.arange(len(n_tokens)).repeat(n_tokens)  # of each target token
@@ -90,12 +77,3 @@ def flat_entries(src: Ids, tgt: Ids, n_target: int, *, empty: int) -> tuple[np.n
     in_pair = np.arange(lengths.sum()) - begins.repeat(lengths)
     starts = n_source.cumsum() - n_source
     return source[starts[pairs].repeat(lengths) + in_pair] * n_target + target.repeat(lengths), begins
-
-
-def _with(lines: Ids, empty: int) -> Iterator[list[int]]:
-    return ([*line, empty] for line in lines)
-
-
-def array_of(ids: Sequence[int]) -> np.ndarray:
-    """Return ids as an array, also if there are none."""
-    return np.array(ids, dtype=np.int64)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from transduce.data.lexicon import Ids, array_of, lexical_probabilities
+from transduce.data.lexicon import Ids, lexical_probabilities
 from transduce.data.text import is_blank, read_pairs
 from transduce.data.vocabulary import CONTROLS, EOS, PAD, TokenizerLike
 from transduce.decoding.shortlist.table import Shortlist
@@ -48,7 +48,7 @@ def learn_shortlist(
 
     src, tgt: ids of its lines, without BOS and EOS. n_source, n_target: the sizes of the vocabularies.
     """
-    counts = np.bincount(np.concatenate([np.zeros(0, np.int64), *map(array_of, tgt)]), minlength=n_target)
+    counts = np.bincount(np.fromiter((i for line in tgt for i in line), np.int64), minlength=n_target)
     counts[: len(CONTROLS)] = counts.max() + 1  # always among them
     common = np.sort(np.argsort(-counts, kind="stable")[: n_common + len(CONTROLS)])
     keys, probabilities = lexical_probabilities(src, tgt, n_target, empty=EOS)
