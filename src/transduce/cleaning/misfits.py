@@ -241,7 +241,7 @@ def _learn(sample: Sequence[Pair], teaches: NDArray[np.bool_], seed: int) -> Mis
 def _described(
     sample: Sequence[Pair], teaches: NDArray[np.bool_], generator: np.random.Generator
 ) -> tuple[list[_Features], Floats, Floats, NDArray[np.bool_]]:
-    """Return the features by fold, those of all pairs in order, those of made misfits, and which of these are cut."""
+    """Return what computes features, by fold; the features of all pairs in order and of made misfits; which are cut."""
     folds = np.arange(len(sample)) % FOLDS
     words = [(words_of(src), words_of(tgt)) for src, tgt in sample]
     features = [_Features([words[i] for i in np.flatnonzero(teaches & (folds != fold))]) for fold in range(FOLDS)]

@@ -39,7 +39,7 @@ MetricsPort = Annotated[
     int | None, Integer, Parameter(help="Separate port of /metrics.", show_default="/metrics is on --port")
 ]
 MetricsHost = Annotated[
-    str | None, Parameter(help="Address to listen on with --metrics-port.", show_default="that of --host")
+    str | None, Parameter(help="Address to listen on with --metrics-port.", show_default="the address of --host")
 ]
 ApiKeys = Annotated[
     Path | None, Parameter(help=f"File with a line for each key: {FORM}.", show_default="no key is needed")

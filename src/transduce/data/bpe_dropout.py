@@ -24,7 +24,7 @@ LATER = 1 << 50  # added to a merge that was dropped, until the next merge of th
 
 
 class MergeTable:
-    """The ranks of pairs of symbols: a hash table with so many free slots that most pairs need one look.
+    """The ranks of pairs of symbols: a hash table with many free slots, so that most pairs are found at once.
 
     firsts, seconds: ids of each merge's two symbols, by rank.
     """

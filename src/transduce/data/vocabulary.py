@@ -32,7 +32,7 @@ class TokenizerLike(ABC):
 
     kind: "bpe", "wordpiece", "sentencepiece" or "words". side: "source" or "target". vocab_size: number of ids.
     vocabulary: the pieces by id, as they are on disk, without duplicates within a side.
-    normalizes: lines that look the same have the same ids. An imported tokenizer has rules of its own.
+    normalizes: lines that look the same have the same ids. An imported tokenizer has its own rules.
     tags: the words, such as <2de>, that are one token at the beginning of a source line; none for the target.
     """
 

@@ -38,7 +38,7 @@ class Kernels(Protocol):
     """The functions that take most of the time of translation.
 
     All tensors are fp32 on the CPU. Rows are independent of one another.
-    precisions: those of linear layers that `pack` packs; torch has faster ones for the others.
+    precisions: of the linear layers that `pack` packs; torch has faster ones for the others.
     """
 
     precisions: Collection[str]

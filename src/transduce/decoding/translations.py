@@ -57,7 +57,7 @@ def without_loops(
     constraint: Constraint | None,
     loops: Loops,
 ) -> Outputs:
-    """Return the outputs of a search, in which those of a source whose best output is a loop have the mark `is_loop`.
+    """Return the outputs of a search. The outputs of a source have the mark `is_loop` if the best one is a loop.
 
     loops: "retry" searches these sources again, with `without_repetition`.
     """

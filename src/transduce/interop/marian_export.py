@@ -124,7 +124,7 @@ def _marian_generation(config: Config, ids: list[int]) -> dict[str, object]:
 
 
 def _tokenizer_files(tokenizer: TokenizerLike, ids: list[int]) -> dict[str, bytes]:
-    """Return the files of the tokenizer: those of an OPUS-MT model if it was imported from one."""
+    """Return the files of the tokenizer: the files of an OPUS-MT model if it was imported from one."""
     if isinstance(tokenizer, SentencePieces):
         names = {EOS: CONTROLS[EOS], BOS: CONTROLS[PAD], tokenizer.vocabulary.index(UNKNOWN): CONTROLS[UNK]}
         pieces = {names.get(ours, tokenizer.vocabulary[ours]): theirs for theirs, ours in enumerate(ids)}

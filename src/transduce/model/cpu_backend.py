@@ -58,7 +58,7 @@ def has_fast_bf16(device: torch.device) -> bool:
 # ---- matrix products in fp32 --------------------------------------------------------------------------------------
 
 
-# The settings of oneDNN's products alone: those of other devices are the user's.
+# Only the settings of oneDNN's products: the settings of other devices are the user's.
 PRODUCTS = torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -135,7 +135,7 @@ class TrainedForm:
 
     @property
     def causal(self) -> bool:
-        """Whether the form has the causal mask; otherwise each position sees both sides."""
+        """True for a form with the causal mask; otherwise each position sees both sides."""
         return self.base not in BOTH_SIDES
 
 

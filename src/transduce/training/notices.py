@@ -67,7 +67,7 @@ SAMPLE = 1_000  # pairs
 
 
 def split_characters(batches: Batches, *, is_from_model: bool) -> list[str]:
-    """Return a line for each side whose characters the tokenizer splits into bytes, as those of another script."""
+    """Return a line for each side whose characters, such as another script, the tokenizer splits into bytes."""
     store, tokenizer = batches.store, batches.tokenizer
     sides = store.read(np.linspace(0, len(store) - 1, min(SAMPLE, len(store)), dtype=np.int64))
     remedy = "train without --from" if is_from_model else "give a larger data.vocab_size"

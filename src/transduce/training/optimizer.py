@@ -18,7 +18,7 @@ PASSES = 5
 def optimizer_of(model: nn.Module, config: TrainConfig) -> torch.optim.Adam:
     """Return the optimizer that `config` names for the parameters of `model`.
 
-    With Muon, the matrices are those of the layers of encoder and decoder; Adam has embeddings, norms and biases.
+    Muon has the matrices of the layers of encoder and decoder; Adam has embeddings, norms and biases.
     """
     if config.optimizer == "adam":
         return adam(model.parameters(), config.adam_beta2)

@@ -60,8 +60,8 @@ SECONDS_PER_TOKEN = 6e-6  # to learn the tokenizer and to apply it, for each tok
 class Text:
     """The size of a training text.
 
-    pairs: number of pairs of an epoch, by the weights, without those of `blank`. tokens: estimated tokens of the longer
-    side in an epoch. characters: number of different characters. equal, blank: share of the pairs with two equal sides,
+    pairs: number of pairs of an epoch, by the weights, without blank ones. tokens: estimated tokens of the longer side
+    in an epoch. characters: number of different characters. equal, blank: share of the pairs with two equal sides,
     and with a side without text.
     """
 

@@ -4,8 +4,8 @@
     num_beams            beam search with length_penalty, where there is no draw
     max_new_tokens, min_new_tokens, repetition_penalty, no_repeat_ngram_size
 
-A draw or a beam size of the caller replaces those of the folder. max_length counts the prompt, too: the maximum number
-of new tokens, which every call has, replaces it, as in transformers.
+A draw or a beam size of the caller replaces the settings of the folder. max_length counts the prompt, too: the maximum
+number of new tokens, which every call has, replaces it, as in transformers.
 """
 
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ class GenerationSettings:
         return replace(options, beam_size=self.search.beam_size, alpha=alpha, length_penalty=penalty)
 
     def defaults(self, greedy: SearchConfig, max_tokens: int) -> SearchConfig:
-        """Return the settings of a greedy search with those of the folder."""
+        """Return the settings of a greedy search with the limits of the folder."""
         repetition = {"repetition_penalty": self.repetition_penalty, "no_repeat_ngram": self.no_repeat_ngram}
         return replace(greedy, max_extra_tokens=max_tokens, min_tokens=min(self.min_tokens, max_tokens), **repetition)
 
