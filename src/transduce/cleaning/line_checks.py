@@ -6,14 +6,13 @@ A check yields the kind of a finding (`corpus_report.KINDS`) and the evidence, a
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from transduce.data.vocabulary import TokenizerLike
-from transduce.decoding.translations import n_repeats
 
 LONG = 1_000  # characters
 COPIED_LETTERS = 12  # a shorter line may be a name
@@ -94,7 +93,7 @@ class PieceCheck:
 
 NUMBER = re.compile(r"\d+(?:[.,'’]\d+|[ \u00a0\u202f]\d{3}(?!\d))*")
 LINK = re.compile(r"(?:https?://|www\.)[!-~]+")
-MANY_REPEATS = 3
+REPEATED = re.compile(r"(?<!\S)(\S++(?: \S++){0,11}?)(?: \1(?!\S)){2,}")  # up to 12 words, at least 3 times
 MANY_NUMBERS = 100  # on both sides; a line with more is a table, and the check of each number reads the other side
 
 
@@ -113,21 +112,16 @@ def check_pair(src: str, tgt: str) -> Iterator[tuple[str, str]]:
 
 
 def _repeated(line: str, other: str) -> str:
-    """Return the words that a line repeats and the other does not, such as "so so so"; "" if there are none."""
-    words = line.casefold().split()
-    count = Counter(words).most_common(1)
-    if not count or count[0][1] < MANY_REPEATS:
-        return ""
-    most = _n_repeats(words)
-    return (
-        f"{count[0][0]} x {most}" if most >= MANY_REPEATS and most >= 2 * _n_repeats(other.casefold().split()) else ""
-    )
+    """Return the words that a line repeats and the other does not, and how often; "" if there are none."""
+    words, n = _most_repeated(line)
+    return f"{words}, {n} times" if n > 1 and n >= 2 * _most_repeated(other)[1] else ""
 
 
-def _n_repeats(words: Sequence[str]) -> int:
-    """Return how often the same words come one after the other, at most."""
-    ids = {word: i for i, word in enumerate(dict.fromkeys(words))}
-    return n_repeats([ids[word] for word in words], MANY_REPEATS)
+def _most_repeated(line: str) -> tuple[str, int]:
+    """Return the words that come most often one after the other, and how often; 1 if none comes 3 times."""
+    matches = REPEATED.finditer(" ".join(line.casefold().split()))
+    counts = [(match[1], (len(match[0]) + 1) // (len(match[1]) + 1)) for match in matches]
+    return max(counts, key=lambda count: count[1], default=("", 1))
 
 
 def is_copied(src: str, tgt: str) -> bool:

@@ -31,13 +31,13 @@ MOST_EXTRA = 20  # `search.max_extra_tokens` of the second search: many loops ha
 # ---- loops -----------------------------------------------------------------------------------------------------------
 
 
-def n_repeats(ids: Sequence[int], least: int = LEAST_REPEATS) -> int:
-    """Return how often the same tokens come one after the other, at most; 1 if nothing is repeated `least` times."""
-    if max(Counter(ids).values(), default=0) < least:
+def n_repeats(ids: Sequence[int]) -> int:
+    """Return how often the same tokens come one after the other, at most; 1 if nothing is repeated 5 times."""
+    if max(Counter(ids).values(), default=0) < LEAST_REPEATS:
         return 1
     tokens = np.asarray(ids)
     most = 1
-    for period in range(1, len(tokens) // least + 1):
+    for period in range(1, len(tokens) // LEAST_REPEATS + 1):
         differs = np.flatnonzero(tokens[period:] != tokens[:-period])
         runs = np.diff(differs, prepend=-1, append=len(tokens) - period) - 1
         most = max(most, 1 + int(runs.max()) // period)
