@@ -8,6 +8,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from transduce.model.fused import fused
+from transduce.model.fused_layers import products_dtype
 
 
 def label_smoothed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Tensor:
@@ -45,7 +46,7 @@ def projected_cross_entropy(
     loss and its gradients together, a few hundred rows at a time, on a GPU a few thousand. Under autocast to bf16 the
     products are in bf16, and so are the logits and their gradient. The softmax is in fp32.
     """
-    dtype = _products_dtype(hidden)
+    dtype = products_dtype(hidden)
     return _ProjectedLoss.apply(hidden, projection, bias, targets, label_smoothing, 0.0, dtype, weights)[0]
 
 
@@ -65,14 +66,8 @@ def projected_rdrop(
     hidden: (2N,D), where the rows 2i and 2i + 1 are the same token in the two passes. targets: (2N,). Other arguments
     as in `projected_cross_entropy`.
     """
-    dtype = _products_dtype(hidden)
+    dtype = products_dtype(hidden)
     return _ProjectedLoss.apply(hidden, projection, bias, targets, label_smoothing, alpha, dtype, None)
-
-
-def _products_dtype(hidden: Tensor) -> torch.dtype:
-    """Return autocast's type of matrix products, or the type of `hidden` without autocast."""
-    device = hidden.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
 
 # Logits at a time, in fp32: what fits into a CPU's cache; on a GPU also the memory of the logits and their gradient in
