@@ -34,6 +34,7 @@ class _CodeError(Exception):
 
 def kernels(function: Callable[..., Any], make_args: Callable[[], tuple[Any, ...]]) -> list[str]:
     """Return the Triton code of the kernels of `function`. make_args: returns its arguments, tensors of "cuda"."""
+    torch._dynamo.reset()  # it may have code of the function for another device, and sizes that are variables
     with _h100(), fake_tensor.FakeTensorMode():
         try:
             torch.compile(function)(*make_args())
