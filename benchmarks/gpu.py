@@ -22,6 +22,7 @@ also when the script is killed. The script prints the error of a part that fails
 import argparse
 import gc
 import json
+import operator
 import sys
 import time
 import traceback
@@ -73,13 +74,14 @@ def relative_errors(reference: Transformer, model: Transformer, scale: Scale) ->
     expected_logits = reference.logits(states)[batch.tgt_mask].detach()
     expected_gradient = gradient_of(reference, batch, TrainConfig(), torch.device("cpu"))
     result: dict[str, Any] = {}
-    for precision, bound in (("fp32", 1e-4), ("bf16", 0.1)):
+    # in fp32, too: in another order of sums, a few of ten million inputs of a ReLU are on the other side of 0
+    for precision, bounds in (("fp32", (1e-5, 5e-3)), ("bf16", (0.1, 0.1))):
         on_device = batch.to(DEVICE)
         with torch.no_grad(), mixed_precision(precision, DEVICE):
             logits = model(on_device.src, on_device.src_mask, on_device.tgt_in)[on_device.tgt_mask].float().cpu()
         gradient = gradient_of(model, batch, TrainConfig(precision=precision), DEVICE)
         errors = {"logits": _error(logits, expected_logits), "gradient": _error(gradient, expected_gradient)}
-        assert max(errors.values()) < bound, f"{precision}: {errors}, expected under {bound}"
+        assert all(map(operator.lt, errors.values(), bounds)), f"{precision}: {errors}, expected under {bounds}"
         result[precision] = errors
     return result
 

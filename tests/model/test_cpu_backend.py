@@ -52,9 +52,12 @@ def test_both_of_torchs_switches_can_be_used(monkeypatch: pytest.MonkeyPatch) ->
     with cpu_backend.faster_products(torch.device("cuda")), cpu_backend.faster_products(torch.device("cpu")):
         assert torch.equal(x @ x.T, expected)
     assert cpu_backend.PRODUCTS.fp32_precision == before
-    monkeypatch.setattr(cpu_backend.PRODUCTS, "fp32_precision", "tf32")
-    with cpu_backend.faster_products(torch.device("cpu")):
-        assert cpu_backend.PRODUCTS.fp32_precision == "tf32"
+    cpu_backend.PRODUCTS.fp32_precision = "tf32"
+    try:
+        with cpu_backend.faster_products(torch.device("cpu")):
+            assert cpu_backend.PRODUCTS.fp32_precision == "tf32"
+    finally:
+        cpu_backend.PRODUCTS.fp32_precision = before
 
 
 MANY_SHAPES = """

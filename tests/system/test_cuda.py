@@ -75,7 +75,7 @@ def test_loss_and_gradients_equal_the_cpu() -> None:
 
 def test_batches_of_a_stream_come_in_pinned_memory() -> None:
     batch = batch_of([(5, 7), (3, 2), (9, 9)])
-    (pinned,), position = Prefetch(iter([([batch], DataPosition(0, 1))]), GPU).take()
+    (pinned,), position = Prefetch(iter([([batch], DataPosition(0, 1))]), devices.device()).take()
     assert position == DataPosition(0, 1) and pinned.pairs is batch.pairs
     assert pinned.src.is_pinned() and pinned.tgt_mask.is_pinned() and not batch.src.is_pinned()
     with waits() as messages:
@@ -372,7 +372,8 @@ def test_a_search_with_options_equals_the_cpu(
     "work",
     [
         lambda x: x[x > 0],
-        lambda x: x.index_put_([x > 0], x[0]),
+        lambda x: x.index_put_([x > 0], x[0].clone()),
+        lambda x: x.__setitem__(torch.zeros(1, dtype=torch.int64, device=GPU), 1.0),
         lambda x: x.masked_select(x > 0),
         lambda x: bool(x[0] > 0),
         lambda x: x.nonzero(),

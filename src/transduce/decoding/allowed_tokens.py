@@ -126,12 +126,10 @@ def tokens_with_phrases(
     rows = torch.from_numpy(next_tokens.rows)
     log_probs = step.decoder.log_probs(step.output[send(rows, device)])  # (R, V)
     _exclude(log_probs, next_tokens.rows.tolist(), allowed, step.request.banned)
-    young = _index(np.flatnonzero(step.is_young[rows]), device)  # by place: a GPU's index by a mask would wait
-    log_probs[young, eos] = -math.inf
+    _forbid(log_probs, np.flatnonzero(step.is_young[rows]), np.array([eos]))
     of_eos, (highest, likeliest) = log_probs[:, eos].clone(), log_probs.max(dim=1)
     for places, ids in next_tokens.barred:
-        if len(places):
-            log_probs[_index(places, device)[:, None], _index(ids, device)] = -math.inf
+        _forbid(log_probs, places, ids)
     values, best_ids = most_likely(log_probs, step.n_candidates)
     is_end = (likeliest == eos) & log_probs[:, eos].isneginf()  # EOS is the most likely token, but is not allowed
     is_end, is_early = torch.stack([is_end, of_eos < highest + math.log(LEAST_END)]).cpu().numpy()
@@ -150,8 +148,17 @@ def _exclude(
         is_other = torch.ones(log_probs.size(1), dtype=torch.bool, device=device)
         is_other[torch.as_tensor(allowed[rows[place]], device=device)] = False
         log_probs[place].masked_fill_(is_other, -math.inf)
-    if banned:
-        log_probs[_index(np.flatnonzero(is_free), device)[:, None], _index(np.array(banned), device)] = -math.inf
+    _forbid(log_probs, np.flatnonzero(is_free), np.array(banned, dtype=np.int64))
+
+
+def _forbid(log_probs: Tensor, places: np.ndarray, ids: np.ndarray) -> None:
+    """Let -inf replace the log-probabilities (R, V) of `ids` in the rows `places`.
+
+    Places, because a GPU's index by a mask waits. So does the assignment of a number, which torch sends to the GPU.
+    """
+    if len(places) and len(ids):
+        index = _index(places, log_probs.device)[:, None], _index(ids, log_probs.device)
+        log_probs.index_put_(index, log_probs.new_full((), -math.inf))
 
 
 def _wanted(log_probs: Tensor, next_tokens: NextTokens) -> tuple[np.ndarray, np.ndarray]:

@@ -40,7 +40,7 @@ class Linformer(nn.Module):
         is_real = mask.mT
         keys = self.keys.weight[:, :n] @ (keys * is_real)  # (B,H,k,K)
         values = self.values.weight[:, :n] @ (values * is_real)
-        everything = torch.ones(1, 1, dtype=torch.bool, device=keys.device)
+        everything = torch.ones(1, keys.size(2), dtype=torch.bool, device=keys.device)
         return self.attention(queries, keys, values, everything, dropout)
 
 

@@ -100,13 +100,14 @@ def _replace_functions() -> None:
     for name, value in {
         "is_available": True, "device_count": 1, "current_device": 0, "is_initialized": True, "_lazy_init": None,
         "_is_in_bad_fork": False, "is_bf16_supported": True, "manual_seed": None, "manual_seed_all": None,
-        "get_rng_state_all": (), "get_device_capability": (9, 0), "get_device_name": NAME, "set_device": None,
+        "get_rng_state_all": (), "get_device_capability": (9, 0), "get_device_name": NAME,
         "get_device_properties": properties, "max_memory_allocated": 0, "memory_allocated": 0, "memory_reserved": 0,
         "mem_get_info": (MEMORY, MEMORY), "reset_peak_memory_stats": None, "empty_cache": None,
         "set_per_process_memory_fraction": None, "current_stream": main, "set_stream": None,
         "graph_pool_handle": (0, 0), "stream": contextlib.nullcontext(), "device": contextlib.nullcontext(),
     }.items():  # fmt: skip
         setattr(cuda, name, lambda *_, value=value, **__: value)
+    cuda.set_device = _set_device
     cuda.Stream = Stream
     cuda.CUDAGraph = Graph
     cuda.graph = graph
@@ -117,6 +118,11 @@ def _replace_functions() -> None:
     torch.Tensor.is_pinned = lambda self, device=None: hasattr(self, "in_pinned_memory")  # type: ignore[method-assign]
     for module in (torch.utils._foreach_utils, torch.nn.utils.clip_grad):  # type: ignore[attr-defined]
         module._has_foreach_support = lambda tensors, device: True
+
+
+def _set_device(device: torch.device | int) -> None:
+    if isinstance(device, torch.device) and device.index is None:
+        raise ValueError(f"Expected a torch.device with a specified index or an integer, but got:{device}")
 
 
 def _pinned(tensor: Tensor, device: object = None) -> Tensor:
@@ -177,6 +183,8 @@ def _bias(mask: Tensor, query: Tensor, key: Tensor) -> Tensor:
         mask = mask.to(query.dtype)
     if mask.dtype != query.dtype:
         raise RuntimeError(f"Expected attn_mask to be bool or to have the query's dtype, not {mask.dtype}")
+    if mask.size(-1) == 1 < key.size(2):
+        raise RuntimeError("(*bias): last dimension must be contiguous")
     if any(stride % 8 for stride in mask.stride()[:-1]):
         width = mask.size(-1)
         mask = F.pad(mask, (0, 8 - width % 8))[..., :width]

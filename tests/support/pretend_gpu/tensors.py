@@ -132,6 +132,9 @@ def compute(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         _wait(name)
     if name in INDEXINGS and any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]):
         _wait(f"{name} with a mask")
+    if name in INDEXINGS and len(args) > 2 and not isinstance(args[2], GpuTensor):
+        record.add_copy_to_gpu()
+        _wait(f"{name} of a number on the CPU")
     own = {**kwargs}
     own.pop("pin_memory", None)
     is_read = torch.device(kwargs.get("device") or GPU).type == "cpu"
