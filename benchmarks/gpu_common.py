@@ -133,7 +133,7 @@ def counts(work: Callable[[], Any], steps: int = 1) -> dict[str, Any]:
         work()
     kernels = None
     if DEVICE.type == "cuda" and torch.version.cuda is not None:
-        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
             work()
             wait()
         on_gpu = [event.name for event in profiler.events() if event.device_type == DeviceType.CUDA]

@@ -46,13 +46,14 @@ TrainingStep = Callable[[Batch], None]
 
 def our_step(config: ModelConfig, *, is_compiled: bool) -> TrainingStep:
     model = Transformer(config).to(DEVICE).train()
-    if is_compiled:
-        for layer in [*model.encoder, *model.decoder]:
-            layer.compile(dynamic=True)
     optimizer = adam(model.parameters(), 0.98)
     for group in optimizer.param_groups:
         group["lr"] = 1e-4
     gradients = Gradients(model, TranslationTask(), TrainConfig(precision="bf16"), DEVICE, print)
+    if is_compiled:
+        for trained in gradients.workers.models:  # a copy, with some weights in bf16
+            for layer in [*trained.encoder, *trained.decoder]:
+                layer.compile(dynamic=True)
     count = iter(range(1, 1 << 30))
 
     def step(batch: Batch) -> None:

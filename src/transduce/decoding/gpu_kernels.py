@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import sdpa_kernel
 
 from transduce.decoding.kernels import Plain, Visible
+from transduce.model.attention import NOT_FLASH
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class GpuKernels(Plain):
         both = F.embedding(rows, keys_values)  # (B, T, H*K + H*W)
         sides = both[:, :, :width], both[:, :, width:]
         k, v = (side.unflatten(2, (n_heads, -1)).transpose(1, 2) for side in sides)  # (B, H, T, ...)
-        with sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):  # cuDNN makes a new plan for each shape
+        with sdpa_kernel(NOT_FLASH):  # cuDNN makes a new plan for each shape
             heads = F.scaled_dot_product_attention(q, k, v, attn_mask=visible.bias)  # (B, H, K, W)
         return heads.transpose(1, 2).reshape(len(queries), -1)
 

@@ -6,11 +6,13 @@ Shape comments use the letters of transformer.py. A mask is True where a positio
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from transduce.model.dropout import dropout as drop
 
@@ -44,6 +46,8 @@ def reference_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mas
     return weights @ values
 
 
+SHORT = 64  # keys up to which a GPU does not use Flash, whose blocks have 128 rows (docs/log/gpu.md)
+NOT_FLASH = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 LONG = 256  # keys from which the fused kernel is used on a CPU (benchmarks/attention.py, docs/log)
 
 
@@ -57,9 +61,10 @@ def fast_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dr
     if queries.is_cuda or (keys.size(-2) >= LONG and not dropout):
         causal = isinstance(mask, str)
         attn_mask = None if causal else mask
-        return F.scaled_dot_product_attention(
-            queries, keys, values, attn_mask=attn_mask, dropout_p=dropout, is_causal=causal
-        )
+        with sdpa_kernel(NOT_FLASH) if causal and keys.size(-2) <= SHORT else nullcontext():
+            return F.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=attn_mask, dropout_p=dropout, is_causal=causal
+            )
     return reference_attention(queries, keys, values, mask, dropout)
 
 

@@ -26,6 +26,8 @@ def products_dtype(x: Tensor) -> torch.dtype:
 def narrow(x: Tensor) -> Tensor:
     """Return `x` in autocast's type of matrix products, so that autocast does not cast it again for each product."""
     dtype = products_dtype(x)
+    if torch.compiler.is_compiling():
+        return x.to(dtype)
     written = vars(x).get("narrow") if x.is_cuda else None
     return written if written is not None and written.dtype == dtype else x.to(dtype)
 
@@ -38,7 +40,7 @@ def norm_of_sum(x: Tensor, y: Tensor, norm: nn.Module, dropout: Dropout) -> Tens
 
     The kernel of a GPU also writes the result in autocast's type of matrix products, for `narrow`.
     """
-    if not (x.is_cuda and dropout.training and isinstance(norm, nn.LayerNorm)):
+    if not (x.is_cuda and dropout.training and isinstance(norm, nn.LayerNorm)) or torch.compiler.is_compiling():
         return norm(x + dropout(y))
     rows = (x.flatten(0, -2), y.flatten(0, -2))  # so that only one size changes between batches
     outputs = _norm_of_sum(*rows, norm.weight, norm.bias, norm.eps, dropout.p, products_dtype(x))

@@ -83,7 +83,8 @@ class Gradients:
         self.device = device
         self.print_lines = print_lines
         self.too_large: float = math.inf  # the size of the smallest micro-batch that did not fit
-        self.is_sharded = any(sharding.is_sharded(parameter) for parameter in model.parameters())
+        self.parameters = [*model.parameters()]
+        self.is_sharded = any(map(sharding.is_sharded, self.parameters))
         limit_kept_code()
         self.bf16_weights = bf16_weights(model, config, device)
         trained = self.bf16_weights.model if self.bf16_weights else model
@@ -107,15 +108,15 @@ class Gradients:
         loss = None
         with distributed.lost_ranks_raise(), faster_products(self.device):  # other ranks may hold parts of the model
             while loss is None:
-                self.model.zero_grad()
+                halves.drop_gradients(self.parameters)
                 self.workers.reset(seed)
                 loss = self._accumulate([*self._fitting(micro_batches)], tgt_tokens)
         with halves.threads(self.workers.threads):
             self.workers.add_gradients()
             if not self.is_sharded:  # in shards the backward pass has summed them
-                distributed.sum_gradients(self.model.parameters())
+                distributed.sum_gradients(self.parameters)
             distributed.sum_over_ranks(loss)
-            norm = get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+            norm = get_total_norm([p.grad for p in self.parameters if p.grad is not None])
         if self.is_sharded:
             norm = sharding.full_tensor(norm)
         return Gradient(torch.stack([loss, in_float64(norm)]), src_tokens, tgt_tokens)

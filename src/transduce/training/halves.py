@@ -10,7 +10,7 @@ The copies share the weights, and have separate gradients.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -40,6 +40,7 @@ class Workers:
 
     def __init__(self, model: nn.Module, n: int) -> None:
         self.models = [model, *(_copy_with_shared_weights(model) for _ in range(n - 1))]
+        self.parameters = [[*model.parameters()] for model in self.models]  # a walk through the modules takes 1 ms
         self.generators = [torch.default_generator, *(torch.Generator() for _ in range(n - 1))]
         self.threads = max(1, torch.get_num_threads() // n)  # of each worker, in one operation
         self.pools = [ThreadPoolExecutor(1, "half", self._start, (generator,)) for generator in self.generators[1:]]
@@ -53,8 +54,8 @@ class Workers:
         torch.manual_seed(seed)
         for i, generator in enumerate(self.generators[1:], start=1):
             generator.manual_seed((seed + i) % 2**64)
-        for model in self.models:
-            model.zero_grad()
+        for parameters in self.parameters:
+            drop_gradients(parameters)
 
     def run(self, work: Callable[[nn.Module, Batch], Tensor | None], parts: Sequence[Batch]) -> list[Tensor | None]:
         """Return work(copy, part) for each part. `work` adds to the gradient of its copy."""
@@ -66,13 +67,18 @@ class Workers:
 
     def add_gradients(self) -> None:
         """Move the gradients of all copies to the model, in the order of the copies."""
-        for model in self.models[1:]:
-            for parameter, twin in zip(self.models[0].parameters(), model.parameters(), strict=True):
+        for parameters in self.parameters[1:]:
+            for parameter, twin in zip(self.parameters[0], parameters, strict=True):
                 if parameter.grad is None:
                     parameter.grad = twin.grad
                 elif twin.grad is not None:
                     parameter.grad.add_(twin.grad)
                 twin.grad = None
+
+
+def drop_gradients(parameters: Iterable[Tensor]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
 
 
 def _copy_with_shared_weights(model: nn.Module) -> nn.Module:

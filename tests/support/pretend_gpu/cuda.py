@@ -167,7 +167,7 @@ def _kernel(query: Tensor, key: Tensor, value: Tensor, *, has_mask: bool) -> str
     if is_half and len(widths) == 1 and query.size(-1) <= 256:
         if query.size(-1) % 8 == 0 and torch.backends.cuda.cudnn_sdp_enabled():
             return "cudnn"
-        if not has_mask:
+        if not has_mask and torch.backends.cuda.flash_sdp_enabled():
             return "flash"
     multiple = 8 if is_half else 4
     fits = query.size(1) == key.size(1) and not any(width % multiple for width in widths)
