@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.toy_task import CommandResult, write_lines
+from support.toy_task import CommandResult, Toy, write_lines
 
-from transduce.cleaning.diversification import OUTCOMES, HeldOut, outcome
+from transduce.cleaning.diversification import OUTCOMES, Diversification, HeldOut, outcome
 from transduce.data.text import is_blank, read_lines
 
 HELD_OUT = HeldOut(frozenset(["a test", ""]), frozenset(["ein Test", ""]))
@@ -116,6 +116,27 @@ def test_models_that_write_only_test_sentences_add_nothing(folder: Path, cli: Ca
     assert [*read_lines("out.en")] == TEXT["train.en"] and [*read_lines("out.de")] == TEXT["train.de"]
 
 
+def test_a_model_translates_and_continues(
+    toy: Toy, folder: Path, cli: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_lines(folder / "train.en", ["a b", "c d"])
+    write_lines(folder / "train.de", ["f e", "h g"])
+    words = ("--forward", str(toy.model), "--backward", str(toy.model))
+    with monkeypatch.context() as context:
+        context.setattr(Diversification, "pairs", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            command(cli, *words)
+    assert {path.name for path in folder.glob("*.translating")} == {"out.de.1.translating", "out.en.2.translating"}
+    with monkeypatch.context() as context:
+        context.setattr("transduce.cli.file_translation.load_translator", lambda *_: 1 / 0)  # nothing is left to do
+        result = command(cli, *words)
+    assert result.code == 0, result.err
+    assert [*read_lines("out.en")] == ["a b", "a b", "e f", "c d", "c d", "g h"]
+    assert [*read_lines("out.de")] == ["f e", "b a", "f e", "h g", "d c", "h g"]
+    assert not [*folder.glob("*.translating")]
+    assert "out.en: expected no file with this name" in command(cli, *words).err
+
+
 def test_mistakes_are_named(folder: Path, cli: Callable[..., CommandResult]) -> None:
     result = command(cli)
     assert result.code == 2 and "--forward: expected a file with translations" in result.err
@@ -124,7 +145,7 @@ def test_mistakes_are_named(folder: Path, cli: Callable[..., CommandResult]) -> 
     result = command(cli, *ALL, output=("train.en", "out.de"))
     assert result.code == 2 and "expected another file than the input" in result.err
     result = command(cli, *ALL, output=("out.en", "out.en"))
-    assert result.code == 2 and "--output=out.en out.en: expected two files" in result.err
+    assert result.code == 2 and "--output=out.en out.en: expected different files" in result.err
     write_lines(folder / "forward1.de", ["eins"])
     result = command(cli, *ALL)
     assert result.code == 2 and "forward1.de and train.en: expected the same number of lines, not 1 and 4" in result.err

@@ -35,7 +35,7 @@ def tiny() -> Config:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the working folder of a reader, with all files that the pages name, 12 lines each."""
-    for number, name in enumerate(("train", "valid", "test", "new", "new-valid", "old", "input")):
+    for number, name in enumerate(("train", "valid", "test", "new", "new-valid", "old", "input", "more")):
         for language in ("en", "de"):
             write_lines(tmp_path / f"{name}.{language}", toy_lines(number, 120 if name in ("train", "new") else 12))
     for number, name in enumerate(("joint", "joint-valid")):

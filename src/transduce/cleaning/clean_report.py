@@ -29,17 +29,18 @@ class Dropped:
     examples: dict[str, list[tuple[int, str, str]]] = field(default_factory=dict)
 
     @classmethod
-    def write(cls, corpus: Corpus, cleaning: Cleaning, files: Sequence[BinaryIO]) -> "Dropped":
+    def write(cls, corpus: Corpus, cleaning: Cleaning, files: Sequence[BinaryIO], start: str = "") -> "Dropped":
         """Write the kept lines and the dropped pairs to three files, or to none, and return examples.
 
+        start: text to put before each kept source.
         A dropped pair is a JSON object with its line number, its rule, and both lines. Bytes that are not UTF-8 are
         escapes from \\udc80 on, as Python's surrogateescape writes them.
         """
         dropped = cls()
         for number, (pair, rule) in enumerate(zip(read_raw(corpus), cleaning.rules.tolist(), strict=True), start=1):
             if rule < 0:
-                for file, raw in zip(files, pair, strict=False):
-                    file.write(raw if raw.endswith(b"\n") else raw + b"\n")
+                for file, raw, before in zip(files, pair, (start.encode(), b""), strict=False):
+                    file.write(before + (raw if raw.endswith(b"\n") else raw + b"\n"))
                 continue
             src, tgt = (raw.removesuffix(b"\n").decode("utf-8", "surrogateescape") for raw in pair)
             if files:

@@ -4,12 +4,18 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from transduce.cli.options import Flag
 from transduce.console import printable
 from transduce.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from transduce.data.corpora import Corpus
+
+Rules = Annotated[list[str] | None, Parameter(show_default=False)]
 
 
 def clean(
@@ -20,8 +26,8 @@ def clean(
     dropped: Path | None = None,
     report: Path | None = None,
     test: list[tuple[Path, Path]] | None = None,
-    without: Annotated[list[str] | None, Parameter(show_default=False)] = None,
-    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    without: Rules = None,
+    dry_run: Flag = False,
 ) -> None:
     """Write a corpus without the pairs that are no translations.
 
@@ -52,21 +58,37 @@ def clean(
     transduce clean train.en train.de --out clean.en clean.de
     transduce clean train.en train.de --dry-run --test test.en test.de
     """
+    from transduce.data.corpora import Corpus
+
+    tests = test or []
+    check_rules(without or [])
+    check_writes(out, dry_run)
+    paths = [] if out is None else output_paths(out, dropped)
+    check_outputs([*paths, *([report] if report else [])], [src, tgt, *(path for pair in tests for path in pair)])
+    write_clean(Corpus(src, tgt), paths, tests, without or [], report)
+
+
+def write_clean(
+    corpus: "Corpus",
+    paths: Sequence[Path],
+    tests: Sequence[tuple[Path, Path]],
+    without: Sequence[str],
+    report: Path | None = None,
+    tag: str | None = None,
+) -> None:
+    """Write the kept pairs and the dropped ones, and print the counts.
+
+    paths: source, target, list of the dropped pairs; empty: write none of them. tests, without: as in `find_faults`.
+    tag: a word to put before each kept source.
+    """
     from transduce.cleaning.clean import find_faults
     from transduce.cleaning.clean_report import Dropped, summary, write_report
     from transduce.cli.output import output_file
-    from transduce.data.corpora import Corpus
 
-    _check_rules(without or [])
-    if (out is None) != dry_run:
-        raise UserError("--out: expected two files to write, or --dry-run to write none; give one of them")
-    corpus, tests = Corpus(src, tgt), test or []
-    paths = [] if out is None else [*out, dropped or out[0].with_name(f"{out[0].name}.dropped.jsonl")]
-    _check_outputs([*paths, *([report] if report else [])], [src, tgt, *(path for pair in tests for path in pair)])
-    cleaning = find_faults(corpus, tests, without or [], _print_step)
+    cleaning = find_faults(corpus, tests, without, _print_step)
     with ExitStack() as stack:
         files = [stack.enter_context(output_file(path)) for path in paths]
-        examples = Dropped.write(corpus, cleaning, files)
+        examples = Dropped.write(corpus, cleaning, files, f"{tag} " if tag else "")
     if report is not None:
         write_report(report, corpus, cleaning, examples)
     print(summary(cleaning))
@@ -78,7 +100,19 @@ def _print_step(step: str) -> None:
     print(step, file=sys.stderr)
 
 
-def _check_rules(names: Sequence[str]) -> None:
+def output_paths(out: tuple[Path, Path], dropped: Path | None = None) -> list[Path]:
+    """Return the files to write: source, target, and the list of the dropped pairs."""
+    return [*out, dropped or out[0].with_name(f"{out[0].name}.dropped.jsonl")]
+
+
+def check_writes(out: tuple[Path, Path] | None, dry_run: bool) -> None:
+    """Raise UserError unless there are either files to write, or --dry-run."""
+    if (out is None) != dry_run:
+        raise UserError("--out: expected two files to write, or --dry-run to write none; give one of them")
+
+
+def check_rules(names: Sequence[str]) -> None:
+    """Raise UserError for a name that is no rule."""
     from transduce.cleaning.clean import RULES
 
     for rule in names:
@@ -87,14 +121,14 @@ def _check_rules(names: Sequence[str]) -> None:
             raise UserError(f"--without={rule}: expected the name of a rule{remedy}")
 
 
-def _check_outputs(paths: Sequence[Path], sources: Sequence[Path]) -> None:
-    """Raise UserError for outputs that exist, that are inputs, or that are one file."""
+def check_outputs(paths: Sequence[Path], sources: Sequence[Path], option: str = "--out") -> None:
+    """Raise UserError for outputs that exist, that are inputs, or that are one file. option: it names them."""
     from transduce.cli.output import check_output
 
     for path in paths:
         for source in sources:
-            check_output(path, source, "--out")
+            check_output(path, source, option)
         if path.exists():
             raise UserError(f"{path}: expected no file with this name; delete it, or give another name")
     if len({path.absolute() for path in paths}) < len(paths):
-        raise UserError(f"--out={' '.join(map(str, paths))}: expected different files; give other names")
+        raise UserError(f"{option}={' '.join(map(str, paths))}: expected different files; give other names")

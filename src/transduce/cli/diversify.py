@@ -5,12 +5,15 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from transduce.cli.clean import check_outputs
+from transduce.cli.options import with_device
 from transduce.console import printable
 from transduce.errors import UserError
 
 Files = Annotated[list[Path] | None, Parameter(show_default=False)]
 
 
+@with_device
 def diversify(
     src: Path,
     tgt: Path,
@@ -24,7 +27,8 @@ def diversify(
 
     The output has each pair of the text, and after it the new pairs. A new pair is left out if one side is blank or
     equals a held-out line, if it repeats an earlier pair of its line, or if its sides are equal. Case and tokenization
-    count: prepare all texts in the same way. The command prints the counts.
+    count: prepare all texts in the same way. The command prints the counts. After an interruption, the same command
+    continues with the translations of a model.
 
     Parameters
     ----------
@@ -33,9 +37,9 @@ def diversify(
     tgt
         Target side of the training text.
     forward
-        Translations of SRC, line by line. May be repeated.
+        Translations of SRC, line by line, or the folder of a model that makes them. May be repeated.
     backward
-        Translations of TGT, line by line. May be repeated.
+        Translations of TGT, line by line, or the folder of a model that makes them. May be repeated.
     held_out
         Source and target text for validation or tests. May be repeated.
     output
@@ -46,19 +50,24 @@ def diversify(
     transduce diversify train.en train.de --forward train.forward.de \
         --backward train.backward.en --held-out valid.en valid.de \
         --held-out test.en test.de --output diverse.en diverse.de
+    transduce diversify train.en train.de --forward forward/model \
+        --backward backward/model --held-out test.en test.de \
+        --output diverse.en diverse.de
     """
     from transduce.cleaning.diversification import Diversification, HeldOut
-    from transduce.cli.output import check_output, output_file
+    from transduce.cli.output import output_file
+    from transduce.storage.atomic_folder import remove
 
     translations = [*(forward or []), *(backward or [])]
     if not translations:
         raise UserError("--forward: expected a file with translations; give --forward, --backward or both")
-    for path in output:
-        for source in (src, tgt, *translations, *(name for pair in held_out for name in pair)):
-            check_output(path, source)
-    if output[0].absolute() == output[1].absolute():
-        raise UserError(f"--output={output[0]} {output[1]}: expected two files; give another name to one of them")
-    text = Diversification(src, tgt, forward or [], backward or [], HeldOut.read(held_out))
+    held_out_paths = [path for pair in held_out for path in pair]
+    check_outputs(output, [src, tgt, *translations, *held_out_paths], "--output")
+    held_out_lines = HeldOut.read(held_out)
+    folders: list[Path] = []
+    files = [_translated(path, src, output[1], folders) for path in forward or []]
+    back = [_translated(path, tgt, output[0], folders) for path in backward or []]
+    text = Diversification(src, tgt, files, back, held_out_lines)
     n_pairs = 0
     with output_file(output[0]) as src_file, output_file(output[1]) as tgt_file:
         for source, target in text.pairs():
@@ -69,3 +78,20 @@ def diversify(
     print(f"{n_pairs:,} pairs: {n_pairs - n_new:,} of the text, {n_new:,} new")
     for name, counts in zip(translations, text.counts, strict=True):
         print(f"{printable(name)}: " + ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items()))
+    for folder in folders:
+        remove(folder)
+
+
+def _translated(path: Path, source: Path, out: Path, folders: list[Path]) -> Path:
+    """Return the file with translations of `source`: `path`, or what the model in the folder `path` makes.
+
+    folders: gets the folder of such a file.
+    """
+    from transduce.cli.file_translation import translate_file, work_folder
+    from transduce.cli.stream import Models
+    from transduce.decoding.options import DEFAULTS
+
+    if not path.is_dir():
+        return path
+    folders.append(work_folder(out, f".{len(folders) + 1}"))
+    return translate_file(Models([path]), source, folders[-1], DEFAULTS)

@@ -15,19 +15,22 @@ REMEDY = "where many are doubtful, the text is unlike the training text; for tex
 
 
 class DoubtWatch:
-    """Counts the translations that repeat themselves or were cut, and says so on standard error. name: of the text."""
+    """Counts the translations that repeat themselves or were cut, and says so on standard error.
 
-    def __init__(self, name: str) -> None:
+    name: of the text. count: the number of lines so far; at first, of lines that come before.
+    """
+
+    def __init__(self, name: str, count: int = 0) -> None:
         self._name = name
-        self._count = 0
+        self._first = self.count = count
         self._lines: dict[str, list[int]] = {doubt: [] for doubt in MEANINGS}
 
     def see(self, translations: Sequence[Translation]) -> None:
         """Look at the next translations."""
         for translation in translations:
-            self._count += 1
+            self.count += 1
             for doubt in translation.doubts:
-                self._lines[doubt].append(self._count)
+                self._lines[doubt].append(self.count)
 
     def end(self) -> None:
         """Print how many translations of the whole text are doubtful, and the first of their lines."""
@@ -39,4 +42,4 @@ class DoubtWatch:
         numbers = self._lines[doubt]
         some = ", ".join(map(str, numbers[:MOST_NUMBERS])) + (", ..." if len(numbers) > MOST_NUMBERS else "")
         word = "line" if len(numbers) == 1 else "lines"
-        return f"{len(numbers):,} of {self._count:,} translations {MEANINGS[doubt]} ({word} {some})"
+        return f"{len(numbers):,} of {self.count - self._first:,} translations {MEANINGS[doubt]} ({word} {some})"

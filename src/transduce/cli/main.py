@@ -15,6 +15,7 @@ from cyclopts import App, CycloptsError, Parameter
 from transduce import __version__
 from transduce.cli.attend import attend
 from transduce.cli.average import average
+from transduce.cli.backtranslate import backtranslate
 from transduce.cli.check import check
 from transduce.cli.classify import classify
 from transduce.cli.clean import clean
@@ -68,6 +69,7 @@ COMMANDS = (
     average,
     shortlist,
     configure,
+    backtranslate,
     diversify,
     export,
     import_,

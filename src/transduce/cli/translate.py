@@ -141,18 +141,24 @@ class SearchArguments:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decoding(SearchArguments):
-    """The arguments of `DecodingOptions.from_arguments`, flat, as a command line has them."""
+class OneOutput(SearchArguments):
+    """The search or the draw of one output for each line."""
 
-    n_best: NBest = 1
     temperature: Temperature = None
     top_k: TopK = None
     top_p: TopP = None
     epsilon: Epsilon = None
     seed: Seed = None
+    tag: Tag = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoding(OneOutput):
+    """The arguments of `DecodingOptions.from_arguments`, flat, as a command line has them."""
+
+    n_best: NBest = 1
     mbr: Mbr = None
     mbr_metric: MbrMetric = None
-    tag: Tag = None
 
 
 AllDecoding = Annotated[Decoding, Parameter(name="*")]

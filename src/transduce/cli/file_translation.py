@@ -1,0 +1,121 @@
+"""The translation of a whole file by jobs that need one. After an interruption, it continues where it stopped.
+
+OUT.translating/
+    origin.json      what it translates, and how: the SHA-256 of text and models, and the options
+    translations     the lines so far
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO
+
+from transduce.cleaning.progress import JobProgress
+from transduce.cli.doubts import DoubtWatch
+from transduce.cli.stream import CHUNK_LINES, Models, load_translator
+from transduce.console import printable
+from transduce.data.disk import error_at
+from transduce.data.system import locked
+from transduce.data.text import empty, encode_names, file_sha256, read_lines
+from transduce.decoding.hypothesis import Translation
+from transduce.decoding.options import DecodingOptions
+from transduce.decoding.segmentation import with_tag
+from transduce.errors import UserError
+from transduce.storage.atomic_folder import write_file
+
+ORIGIN, TRANSLATIONS = "origin.json", "translations"
+
+
+def work_folder(out: Path, name: str = "") -> Path:
+    """Return the folder of the translations that the job needs for its output `out`. name: of several folders."""
+    return out.with_name(f"{out.name}{name}.translating")
+
+
+def translate_file(models: Models, source: Path, folder: Path, options: DecodingOptions) -> Path:
+    """Translate each line of `source`, and return the file with the translations. It is in `folder`.
+
+    If the folder has translations of the same text by the same models and options, only the others are made.
+    Raises UserError if it has other ones, and for a text without a line or with bytes that are not UTF-8.
+    """
+    n_lines = line_count(source)
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, f"{folder}: expected a folder that no other process uses; wait until the other has ended"):
+        _check_origin(folder, _origin(models, source, options))
+        path = folder / TRANSLATIONS
+        with path.open("ab+") as file:
+            n_done = _complete_lines(file)
+            if n_done < n_lines:
+                _translate_rest(models, source, file, (n_done, n_lines), options)
+    return path
+
+
+def line_count(source: Path) -> int:
+    """Return the number of lines. Raises UserError for a text that cannot be translated, before hours of work."""
+    n_lines = sum(1 for _ in read_lines(source))
+    if not n_lines:
+        raise empty(f"{source}", f"{source}")
+    return n_lines
+
+
+def _origin(models: Models, source: Path, options: DecodingOptions) -> bytes:
+    """Return a description of the work, equal for equal translations."""
+    folders = [sorted(path for path in folder.iterdir() if path.is_file()) for folder in models.folders]
+    contents = [{path.name: file_sha256(path) for path in files} for files in folders]
+    return encode_names([contents, models.precision, file_sha256(source), asdict(options)])
+
+
+def _check_origin(folder: Path, origin: bytes) -> None:
+    """Note the origin in a new folder. Raises UserError if the folder has another one."""
+    path = folder / ORIGIN
+    if not path.exists() and not (folder / TRANSLATIONS).exists():
+        write_file(path, origin)
+    elif not path.exists() or path.read_bytes() != origin:
+        raise UserError(
+            f"{folder}: expected translations of the same text by the same models with the same options; delete it to "
+            "begin again, or give what it was begun with"
+        )
+
+
+def _complete_lines(file: BinaryIO) -> int:
+    """Return the number of complete lines. Remove what follows the last one."""
+    file.seek(0)
+    n_lines, size = 0, 0
+    for line in file:
+        if line.endswith(b"\n"):
+            n_lines += 1
+            size += len(line)
+    file.truncate(size)
+    file.seek(size)
+    return n_lines
+
+
+def _translate_rest(
+    models: Models, source: Path, file: BinaryIO, numbers: tuple[int, int], options: DecodingOptions
+) -> None:
+    """Append the translations of all lines from number `numbers[0]` on, counted from 0, to `numbers[1]`."""
+    watch = DoubtWatch(printable(source), numbers[0])
+    with JobProgress("translating", numbers[1], numbers[0]) as progress:
+        for translations in _translations(models, source, numbers[0], options):
+            for number, translation in enumerate(translations, start=watch.count + 1):
+                if translation.problem:
+                    print(f"transduce: {printable(source)}:{number}: {translation.problem}", file=sys.stderr)
+            watch.see(translations)
+            content = "".join(f"{translation.line}\n" for translation in translations).encode()
+            try:
+                file.write(content)
+                file.flush()
+            except OSError as problem:
+                raise error_at(problem, f"writing {len(content):,} bytes", file.name) from problem
+            progress.advance(len(translations))
+    watch.end()
+
+
+def _translations(models: Models, source: Path, first: int, options: DecodingOptions) -> Iterator[list[Translation]]:
+    translator = load_translator(models, options)
+    with_tag([], options.tag, translator.tokenizer)  # it refuses a tag that the model does not know
+    lines = islice(read_lines(source), first, None)
+    while chunk := [*islice(lines, CHUNK_LINES)]:
+        yield translator.translate(chunk, options=options, first_number=first)
+        first += len(chunk)

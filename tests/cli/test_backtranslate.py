@@ -1,0 +1,105 @@
+"""`transduce backtranslate`: pairs of target text alone, continued after an interruption, and mistakes."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.toy_task import CommandResult, Toy, reverse_words, write_lines
+
+from transduce import Translator
+from transduce.cli import file_translation
+from transduce.data.text import read_lines
+
+Command = Callable[..., CommandResult]
+OUT = ("--out", "back.src", "back.tgt")
+LINES = ["a b c", "d e f", "", "b a", "a b c", "h i j"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_lines(tmp_path / "more.tgt", LINES)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def pairs() -> list[tuple[str, str]]:
+    return [*zip(read_lines("back.src"), read_lines("back.tgt"), strict=True)]
+
+
+def test_each_line_gets_its_translation_and_bad_pairs_go(toy: Toy, folder: Path, cli: Command) -> None:
+    write_lines(folder / "test.src", ["j i h"])
+    write_lines(folder / "test.tgt", ["h i j"])
+    result = cli("backtranslate", toy.model, "--input", "more.tgt", *OUT, "--test", "test.src", "test.tgt")
+    assert result.code == 0, result.err
+    assert pairs() == [(reverse_words(line), line) for line in ("a b c", "d e f", "b a")]
+    dropped = [json.loads(line) for line in read_lines("back.src.dropped.jsonl")]
+    assert [(line["line"], line["rule"]) for line in dropped] == [(3, "blank"), (5, "repeated"), (6, "near_test")]
+    assert "translating: 6 lines" in result.err and "6 pairs: 3 kept, 3 dropped" in result.out.decode()
+    assert not [*folder.glob("*.translating")]
+
+
+def test_a_tag_marks_the_sources(toy: Toy, folder: Path, cli: Command) -> None:
+    words = ("backtranslate", toy.model, "--input", "more.tgt", *OUT, "--source-tag", "<bt>", "--top-k", "2")
+    assert cli(*words).code == 0
+    assert all(src.startswith("<bt> ") and not tgt.startswith("<") for src, tgt in pairs())
+    assert not any("<bt>" in line for line in read_lines("back.src.dropped.jsonl"))
+
+
+def test_an_interrupted_translation_continues(
+    toy: Toy, folder: Path, cli: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Draws depend on the number of a line, so that a continued file equals an uninterrupted one."""
+    with gzip.open("more.tgt.gz", "wb") as file:
+        file.write("".join(f"{line}\n" for line in LINES).encode())
+    words = ("backtranslate", toy.model, "--input", "more.tgt.gz", "--temperature", "9")
+    assert cli(*words, "--out", "whole.src", "whole.tgt", "--without", "repeated").code == 0
+    monkeypatch.setattr(file_translation, "CHUNK_LINES", 2)
+    chunks: list[int] = []
+
+    def stop(*arguments: object, first_number: int, **more: object) -> object:
+        chunks.append(first_number)
+        if first_number == 4 and len(chunks) == 3:
+            raise KeyboardInterrupt
+        return translate(*arguments, first_number=first_number, **more)  # type: ignore[arg-type]
+
+    translate = Translator.translate
+    monkeypatch.setattr(Translator, "translate", stop)
+    command = (*words, *OUT, "--without", "repeated")
+    assert cli(*command).code == 130
+    work = folder / "back.src.translating"
+    assert len((work / "translations").read_bytes().splitlines()) == 4 and not Path("back.src").exists()
+    with (work / "translations").open("ab") as file:
+        file.write(b"half a li")
+    other = cli(*words[:-1], "8", *OUT)
+    assert other.code == 2 and "expected translations of the same text" in other.err
+    result = cli(*command)
+    assert result.code == 0 and "4 were done before" in result.err, result.err
+    assert chunks == [0, 2, 4, 4] and not work.exists()
+    assert Path("back.src").read_bytes() == Path("whole.src").read_bytes()
+
+
+def test_a_dry_run_prints_examples_and_writes_nothing(toy: Toy, folder: Path, cli: Command) -> None:
+    result = cli("backtranslate", toy.model, "--input", "more.tgt", "--dry-run")
+    assert result.code == 0 and result.out.decode().startswith("c b a\n    a b c\n"), result.err
+    assert "6 lines: about " in result.out.decode() and [path.name for path in folder.iterdir()] == ["more.tgt"]
+
+
+def test_mistakes_are_named_before_the_work(toy: Toy, folder: Path, cli: Command) -> None:
+    def mistake(*words: object) -> str:
+        result = cli("backtranslate", toy.model, "--input", *words)
+        assert (result.code, result.out) == (2, b"")
+        return result.err
+
+    assert "--out: expected two files" in mistake("more.tgt")
+    assert "--source-tag='a b': expected one word" in mistake("more.tgt", *OUT, "--source-tag", "a b")
+    assert "--without=twice: expected the name of a rule" in mistake("more.tgt", *OUT, "--without", "twice")
+    assert "expected another file than the input" in mistake("more.tgt", "--out", "back.src", "more.tgt")
+    (folder / "latin1").write_bytes(b"a b\n\xe4\n")
+    assert "latin1:2: expected UTF-8" in mistake("latin1", *OUT)
+    write_lines(folder / "empty", [])
+    assert "empty: expected at least 1 line" in mistake("empty", *OUT)
+    write_lines(folder / "back.src", ["mine"])
+    assert "back.src: expected no file with this name" in mistake("more.tgt", *OUT)
+    assert [*read_lines("back.src")] == ["mine"] and not [*folder.glob("*.translating")]
