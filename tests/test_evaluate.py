@@ -117,6 +117,20 @@ def test_a_model_is_evaluated(model: Translator, test_set: evaluate.TestSet) -> 
     assert f"{evaluation.perplexity:.3f}" in text and "per subword of the reference" in text
 
 
+def test_noise_is_scored_beside_the_text_itself(
+    toy: Toy, model: Translator, test_set: evaluate.TestSet, cli: Callable[..., CommandResult]
+) -> None:
+    evaluation = evaluate_model(model, test_set, DecodingOptions(), ["capitals", "titles", "punctuation"])
+    assert [*evaluation.systems] == ["model", "capitals", "titles", "punctuation"]
+    assert evaluation.systems["model"] == evaluate_model(model, test_set, DecodingOptions()).systems["model"]
+    assert evaluation.systems["punctuation"] == evaluation.systems["model"]  # the lines have none
+    assert evaluate_model(model, test_set, DecodingOptions(), ["typos"]).systems["typos"]
+    result = cli("evaluate", toy.model, "--src", test_set.src, "--ref", test_set.ref, "--noise", "titles,emoji")
+    assert result.code == 0 and b"\ntitles:\n" in result.out and b"\nemoji:\n" in result.out
+    wrong = cli("evaluate", toy.model, "--src", test_set.src, "--ref", test_set.ref, "--noise", "typo")
+    assert wrong.code == 2 and "--noise=typo: expected some of capitals, lower, titles" in wrong.err
+
+
 @pytest.mark.parametrize(
     ("language", "tokenize", "lines", "message"),
     [
@@ -219,6 +233,7 @@ def test_a_mistake_exits_with_2_and_prints_no_score(
         (["--hyp", ref, "--ref", ref, "--beam-size", 3], "must not be set with --hyp"),
         (["--hyp", ref, "--ref", ref, "--src", src], "must not be set with --hyp"),
         (["--hyp", ref, "--ref", ref, "--lookahead", 5], "must not be set with --hyp"),
+        (["--hyp", ref, "--ref", ref, "--noise", "typos"], "must not be set with --hyp"),
         ([toy.model, "--ref", ref], "--src: expected the source text"),
         ([toy.model, "--hyp", ref, "--ref", ref], "expected a model with --src"),
         (["--ref", ref], "expected a model with --src"),

@@ -5,11 +5,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING
 
-from transduce.config.schema import SearchConfig
+from transduce.config.schema import Noise, SearchConfig
 from transduce.console import printable
 from transduce.data.corpora import Corpus, read_pairs
+from transduce.data.noise import add_noise
 from transduce.data.tags import TagCount
 from transduce.data.text import empty, is_blank, read_lines, unequal
 from transduce.decoding.options import DecodingOptions
@@ -77,10 +79,14 @@ class Evaluation:
     warning: str | None = None
 
 
-def evaluate_model(translator: "Translator", test_set: TestSet, options: DecodingOptions) -> Evaluation:
+def evaluate_model(
+    translator: "Translator", test_set: TestSet, options: DecodingOptions, noise: Sequence[Noise] = ()
+) -> Evaluation:
     """Translate the source of `test_set` and score the translations.
 
-    Raises UserError, before it translates, if the texts do not match line by line or the settings are wrong.
+    noise: kinds of noise. With each of them on every line, the text is translated and scored once more. The noise of a
+    line depends on its number and its kind only. Raises UserError, before it translates, if the texts do not match line
+    by line or the settings are wrong.
     """
     search = options.resolve(translator.config.search)
     sources, references, more_refs = test_set.read()
@@ -91,20 +97,40 @@ def evaluate_model(translator: "Translator", test_set: TestSet, options: Decodin
     if too_long is not None:
         raise UserError(too_long.problem((str(test_set.src), str(test_set.ref or test_set.src))))
     model_perplexity = perplexity(mean_loss(translator, sources, references))
-    translations = translator.translate(sources, options=dataclasses.replace(options, tag=None))
-    outputs = [translation.text for translation in translations]
-    scores = corpus_scores(
-        outputs, references, more_refs=more_refs, language=test_set.language, tokenize=test_set.tokenize
-    )
+    untagged = dataclasses.replace(options, tag=None)
+    systems = dict[str, list[Score]]()
+    remarks_on = list[str]()
+    for name in ("model", *noise):
+        texts = [sources, references, *more_refs]
+        if name != "model":
+            texts = _with_noise(name, texts, translator.tokenizer)
+        outputs = [translation.text for translation in translator.translate(texts[0], options=untagged)]
+        systems[name] = corpus_scores(
+            outputs, texts[1], more_refs=texts[2:], language=test_set.language, tokenize=test_set.tokenize
+        )
+        remarks_on += remarks(name, outputs, texts[1])
     warning = tags.warning(printable(test_set.src), "add --tag, or put one before each line")
     return Evaluation(
         len(references),
-        {"model": scores},
+        systems,
         perplexity=model_perplexity,
         search=search,
         missing=missing_scores(),
-        warning="\n".join([*([warning] if warning else []), *remarks("model", outputs, references)]) or None,
+        warning="\n".join([*([warning] if warning else []), *remarks_on]) or None,
     )
+
+
+def _with_noise(name: Noise, texts: Sequence[Sequence[str]], tokenizer: "TokenizerLike") -> list[list[str]]:
+    """Return sources and references with noise of a kind on each line. A tag stays before its line."""
+    sources, *references = texts
+    noisy: list[list[str]] = [[] for _ in texts]
+    for i, line in enumerate(sources):
+        tag, text = tokenizer.split_tag(line)
+        pairs = [add_noise((text, side[i]), {name: 1}, Random(i)) for side in references]
+        noisy[0].append(f"{tag} {pairs[0][0]}" if tag else pairs[0][0])
+        for side, (_, reference) in zip(noisy[1:], pairs, strict=True):
+            side.append(reference)
+    return noisy
 
 
 def evaluate_hypotheses(

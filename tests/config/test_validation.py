@@ -92,6 +92,15 @@ def test_every_number_has_a_range() -> None:
             ["data.tags=<2de>", "data.tokenizer=sentencepiece"],
             "data.tags=<2de>: must not be set with data.tokenizer='sentencepiece'",
         ),
+        (["data.noise=typo:0.1"], "data.noise=typo:0.1: expected kind:probability with each of capitals, lower,"),
+        (["data.noise=typos"], "expected kind:probability"),
+        (["data.noise=typos:2"], "expected kind:probability"),
+        (["data.noise=typos:nan"], "expected kind:probability"),
+        (["data.noise=typos:0.1,typos:0.1"], "at most once"),
+        (
+            ["data.noise=typos:0.1", "data.target_tokens=symbols", "model.tie_src_tgt=false"],
+            "data.noise=typos:0.1: must",
+        ),
         (
             ["train.rdrop=5", "model.dropout=0"],
             "train.rdrop=5.0: expected 0 without dropout, where both passes are equal",
@@ -136,6 +145,7 @@ def test_impossible_settings_and_settings_without_effect_are_refused(settings: l
     [
         ["search.length_penalty=none", "search.alpha=0"],
         ["data.bpe_dropout=0.1"],
+        ["data.noise=typos:0.1,capitals:1"],
         ["model.positions=learned", "model.max_positions=256"],
         ["train.rdrop=5", "model.dropout=0", "model.ffn_dropout=0.1"],
         ["data.tags=<2de>,<2fr>", "data.vocab_size=263"],

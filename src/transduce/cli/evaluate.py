@@ -3,12 +3,23 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Alpha, BeamSize, JsonObject, Language, Lookahead, Precision, Tag, with_device
+from transduce.cli.options import (
+    Alpha,
+    BeamSize,
+    Capitals,
+    JsonObject,
+    Language,
+    Lookahead,
+    Precision,
+    Tag,
+    with_device,
+)
 from transduce.cli.output import print_json
+from transduce.config.schema import Noise
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,6 +59,14 @@ Outputs = Annotated[
         "one file of trees in brackets, one on a line."
     ),
 ]
+NoiseKinds = Annotated[
+    str,
+    Parameter(
+        help="Kinds of noise, with commas between them. The model is also scored under each: capitals, lower, titles, "
+        "punctuation, typos, spaces, emoji, urls and masks.",
+        show_default=False,
+    ),
+]
 Tokenize = Annotated[
     str,
     Parameter(help="sacreBLEU's tokenizer for the first score: 13a, intl, char, zh, ja-mecab, ko-mecab or none."),
@@ -69,6 +88,8 @@ def evaluate(
     alpha: Alpha = None,
     lookahead: Lookahead = None,
     tag: Tag = None,
+    capitals: Capitals = "keep",
+    noise: NoiseKinds = "",
     precision: Precision = "fp32",
     json: JsonObject = False,
 ) -> None:
@@ -81,6 +102,7 @@ def evaluate(
     --------
     transduce evaluate run/model --src test.en --ref test.de --language de
     transduce evaluate run/model --src test.tsv --language de
+    transduce evaluate run/model --src test.tsv --noise typos,emoji
     transduce evaluate --hyp output.de --ref test.de --language de
     transduce evaluate --hyp output.de --src test.tsv --language de
     transduce evaluate --hyp old.de --hyp new.de --ref test.de --language de
@@ -94,16 +116,17 @@ def evaluate(
     from transduce.decoding.options import DecodingOptions
     from transduce.evaluate import TestSet, evaluate_hypotheses
 
-    options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead, tag=tag)
+    options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead, tag=tag, capitals=capitals)
+    kinds = _kinds(noise)
     if text is not None or labels is not None:
-        has_others = bool(ref or src or trees or hyp) or options != DecodingOptions()
+        has_others = bool(ref or src or trees or hyp or noise) or options != DecodingOptions()
         has_others |= (language, tokenize, precision) != ("en", "13a", "fp32")
         return _print(_scores_of_lines(models, text, labels, has_others), json=json)
     _check_one(models, hyp, ref is not None or _is_table(src), trees)
     if hyp:
-        _check_no_model(src if ref or trees else None, options, precision)
+        _check_no_model(src if ref or trees else None, options, precision, kinds)
     if trees is not None:
-        _check_only_trees(src, hyp, language, tokenize)
+        _check_only_trees(src, hyp, language, tokenize, kinds)
         scores = _scores_of_file(hyp[0], trees) if hyp else _scores_of_parser(models, trees, options, precision)
         return _print(scores, json=json)
     first, more = (ref[0], ref[1:]) if ref else (None, [])
@@ -112,7 +135,7 @@ def evaluate(
     elif src is None:
         raise UserError("--src: expected the source text for the model; add --src FILE")
     else:
-        evaluation = _evaluate_models(models, TestSet(src, first, language, tokenize, more), options, precision)
+        evaluation = _evaluate_models(models, TestSet(src, first, language, tokenize, more), options, precision, kinds)
     _print(evaluation, json=json)
 
 
@@ -177,13 +200,25 @@ def _scores_of_text(model: Path, text: Path) -> "TextScores | TokenScores":
 
 
 def _evaluate_models(
-    models: tuple[Path, ...], test_set: "TestSet", options: "DecodingOptions", precision: Precision
+    models: tuple[Path, ...],
+    test_set: "TestSet",
+    options: "DecodingOptions",
+    precision: Precision,
+    noise: Sequence[Noise],
 ) -> "Evaluation":
     """Return the scores of a model, or of an ensemble, on a test set."""
     from transduce.evaluate import evaluate_model
     from transduce.translate import load
 
-    return evaluate_model(load(*models, precision=precision), test_set, options)
+    return evaluate_model(load(*models, precision=precision), test_set, options, noise)
+
+
+def _kinds(noise: str) -> list[Noise]:
+    """Return the kinds of noise of the option. Raises UserError for an unknown one."""
+    kinds = [kind for kind in get_args(Noise) if kind in noise.split(",")]
+    if unknown := [name for name in noise.split(",") if name and name not in kinds]:
+        raise UserError(f"--noise={noise}: expected some of {', '.join(get_args(Noise))}; correct {unknown[0]}")
+    return kinds
 
 
 def _is_table(src: Path | None) -> bool:
@@ -204,17 +239,19 @@ def _check_one(models: tuple[Path, ...], hyp: list[Path] | None, has_references:
         )
 
 
-def _check_no_model(src: Path | None, options: "DecodingOptions", precision: str) -> None:
+def _check_no_model(src: Path | None, options: "DecodingOptions", precision: str, noise: Sequence[Noise]) -> None:
     """Raise UserError if an option has a value that only the evaluation of a model uses."""
-    if src is not None or options != type(options)() or precision != "fp32":
-        names = "--src, --beam-size, --alpha, --lookahead, --tag and --precision"
+    if src is not None or options != type(options)() or precision != "fp32" or noise:
+        names = "--src, --beam-size, --alpha, --lookahead, --tag, --capitals, --noise and --precision"
         raise UserError(f"{names}: must not be set with --hyp; leave them out")
 
 
-def _check_only_trees(src: Path | None, hyp: list[Path] | None, language: str, tokenize: str) -> None:
+def _check_only_trees(
+    src: Path | None, hyp: list[Path] | None, language: str, tokenize: str, noise: Sequence[Noise]
+) -> None:
     """Raise UserError if an option has a value that the evaluation of trees does not use."""
-    if src is not None or language != "en" or tokenize != "13a" or len(hyp or []) > 1:
-        names = "--src, --language, --tokenize and a second --hyp"
+    if src is not None or language != "en" or tokenize != "13a" or len(hyp or []) > 1 or noise:
+        names = "--src, --language, --tokenize, --noise and a second --hyp"
         raise UserError(f"{names}: must not be set with --trees; leave them out")
 
 

@@ -57,6 +57,10 @@ Tag = Annotated[
     str | None,
     Parameter(help="Tag of a model with several target languages, such as <2fr>. It is put before each source line."),
 ]
+Capitals = Annotated[
+    Literal["keep", "lower"],
+    Parameter(help="lower: translate a sentence in capitals in small letters, and write the output in capitals."),
+]
 Precision = Annotated[Literal["fp32", "bf16"], Parameter(help="Precision of the model.")]
 Device = Annotated[
     str,

@@ -10,6 +10,7 @@ from transduce.cli.options import (
     OF_THE_MODEL,
     Alpha,
     BeamSize,
+    Capitals,
     Flag,
     Input,
     Integer,
@@ -57,10 +58,6 @@ SplitLines = Annotated[
 Numbers = Annotated[
     Literal["copy", "translate"],
     Parameter(help="Text of digits without a letter, such as 12:30. Text without letters and digits is always copied."),
-]
-Capitals = Annotated[
-    Literal["keep", "lower"],
-    Parameter(help="lower: translate a sentence in capitals in small letters, and write the output in capitals."),
 ]
 MaxLength = Annotated[
     int | None,

@@ -33,6 +33,7 @@ ADDED_LATER: dict[str, object] = {
     "data.source_tokens": "subwords",
     "data.target_tokens": "subwords",
     "data.tags": (),
+    "data.noise": (),
     "data.normalization": "none",
     "data.sentences_per_line": None,
     "train.task": "translation",

@@ -16,6 +16,7 @@ Norm = Literal["post", "pre"]
 Positions = Literal["interleaved", "halves", "tensor2tensor", "learned"]
 Activation = Literal["relu", "swish"]
 LengthPenalty = Literal["gnmt", "power", "none"]
+Noise = Literal["capitals", "lower", "titles", "punctuation", "typos", "spaces", "emoji", "urls", "masks"]
 
 
 def use_python_numbers(settings: Any) -> None:
@@ -139,6 +140,9 @@ class DataConfig:
     batch_tokens: int = 25_000  # maximum number of tokens of an optimizer step on each side, EOS included
     max_tokens: int = 256  # pairs with a longer side are skipped, and counted
     bpe_dropout: float = 0.0  # probability, in each epoch, that a BPE merge is skipped, or that a word gets its class
+    noise: tuple[
+        str, ...
+    ] = ()  # kind:probability, such as typos:0.1: changes of a pair, in each epoch (`data/noise.py`)
     source_tokens: Literal["subwords", "words"] = "subwords"  # words: each word of the source text is one token
     # symbols: each word of the target text is one token; labels: each of its lines
     target_tokens: Literal["subwords", "symbols", "labels"] = "subwords"
@@ -150,8 +154,15 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         use_python_numbers(self)
-        if isinstance(self.tags, list):  # as JSON has it
-            object.__setattr__(self, "tags", tuple(self.tags))
+        for name in ("tags", "noise"):
+            if isinstance(words := getattr(self, name), list):  # as JSON has it
+                object.__setattr__(self, name, tuple(words))
+
+    @property
+    def noise_probabilities(self) -> dict[Noise, float]:
+        """The probability of each kind of noise. Raises ValueError for a text of another form."""
+        words = (word.partition(":") for word in self.noise)
+        return {cast(Noise, name): float(probability) for name, _, probability in words}
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from transduce.config.kinds import KINDS, TASKS, ModelSettings, config_class, is
 from transduce.config.schema import (
     Config,
     DataConfig,
+    Noise,
     SearchConfig,
     TrainConfig,
     keys,
@@ -142,6 +143,7 @@ FIXED_PIECES = {"bpe": 260, "wordpiece": 516, "sentencepiece": 4}
 def _combination_problems(config: Config) -> list[str]:
     return [
         *_data_problems(config),
+        *_noise_problems(config),
         *_train_problems(config.train),
         *_task_problems(config),
         *_rdrop_problems(config),
@@ -187,6 +189,25 @@ def _data_problems(config: Config) -> list[str]:
     if model.max_positions is not None and model.max_positions < data.max_tokens:
         lines.append(f"model.max_positions={model.max_positions}: expected at least data.max_tokens={data.max_tokens}")
     return lines
+
+
+def _noise_problems(config: Config) -> list[str]:
+    """Return a line for each problem of the noise."""
+    data = config.data
+    try:
+        noise = data.noise_probabilities
+        is_valid = len(noise) == len(data.noise) and all(0 < p <= 1 for p in noise.values())
+    except ValueError:
+        is_valid, noise = False, {}
+    if not is_valid or not {*noise} <= {*get_args(Noise)}:
+        kinds = ", ".join(get_args(Noise))
+        expected = f"expected kind:probability with each of {kinds} at most once, such as typos:0.1,capitals:0.05"
+        return [f"data.noise={','.join(data.noise)}: {expected}"]
+    if noise and (config.train.task != "translation" or data.target_tokens != "subwords"):
+        return [
+            f"data.noise={','.join(data.noise)}: must not be set except for translation into subwords; leave it out"
+        ]
+    return []
 
 
 # Tokenizers cut text between letters, digits and other characters. So no piece but a fixed one can be such a word. A

@@ -6,7 +6,7 @@ A restart needs only `DataPosition(epoch, index)`: the epoch, and the number of 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from transduce.config.schema import DataConfig
-from transduce.data.draws import row_keys
+from transduce.data.draws import NOISE, row_keys, times_in_epoch
+from transduce.data.noise import NOISE_GROWTH, noisy_rows
 from transduce.data.token_file import TOO_LONG
 from transduce.data.token_store import LINES_IN_MESSAGE, TokenStore
 from transduce.data.vocabulary import BOS, EOS, PAD, TokenizerLike
@@ -217,6 +218,8 @@ def indices_of(mask: Tensor) -> Tensor:
     return torch.from_numpy(np.flatnonzero(mask.numpy()))  # torch would use all threads, beside those of the step
 
 
+Sides = Sequence[list[np.ndarray]]  # the rows of one or both sides
+
 GROWTH = 3  # BPE-dropout with probability p lengthens text by 2.2 p to 2.8 p (docs/log); plans leave room for it
 
 
@@ -260,6 +263,7 @@ class Batches:
         self.seed = seed
         self.share = share
         self._collate = collate
+        self._noise = config.noise_probabilities
         self.usable = 0  # pairs that can be used for training
         self.empty = 0  # pairs with an empty side
         self._most_keys = 0  # sort keys of an epoch, at most
@@ -337,7 +341,7 @@ class Batches:
         keys, size = np.empty(self._most_keys, np.uint64), 0  # the system allocates only memory that is written
         for first, lengths, weight in self.store.lengths():
             usable = np.flatnonzero(self._is_usable(lengths))
-            repeated = np.repeat(usable, _counts(weight, self.seed, epoch, first, usable))
+            repeated = np.repeat(usable, times_in_epoch(weight, self.seed, epoch, first, usable))
             keys[size : size + len(repeated)] = self._sort_keys.pack(first + repeated, lengths[repeated], generator)
             size += len(repeated)
         return keys[:size]
@@ -347,41 +351,47 @@ class Batches:
         own = pairs[self.share.rank :: self.share.ranks]
         if not len(own):
             return []
-        src, tgt = self.store.read(own)
+        rows = src, tgt = self.store.read(own)
+        room = (self.config.batch_tokens - self._budget) * len(own) // len(pairs)
+        if self._noise:
+            keys = row_keys(self.seed, epoch, NOISE, own)
+            src, tgt = self._fitting(rows, noisy_rows(rows, self._noise, self.tokenizer, keys), room)
         if self.config.bpe_dropout:
-            room = (self.config.batch_tokens - self._budget) * len(own) // len(pairs)
-            src = self._drop_merges(0, src, own, epoch, room)
-            tgt = self._drop_merges(1, tgt, own, epoch, room)
+            src = self._drop_merges(0, src, own, epoch, room - _growth(rows[0], src).sum())
+            tgt = self._drop_merges(1, tgt, own, epoch, room - _growth(rows[1], tgt).sum())
         n = min(self.share.accumulate, len(own))
         return [self._collate(src[i::n], tgt[i::n], own[i::n], (self.seed, epoch)) for i in range(n)]
 
     @property
     def _budget(self) -> int:
-        """The tokens of a batch on each side before BPE-dropout."""
+        """The tokens of a batch on each side before noise and BPE-dropout."""
         growth = 0 if self.config.source_tokens == "words" else GROWTH * self.config.bpe_dropout
+        growth += sum(NOISE_GROWTH[name] * probability for name, probability in self._noise.items())
         return int(self.config.batch_tokens / (1 + growth))
 
     def _drop_merges(
         self, side: int, rows: list[np.ndarray], pairs: np.ndarray, epoch: int, room: int
     ) -> list[np.ndarray]:
-        """Return the ids of one side under BPE-dropout.
-
-        A row that would exceed data.max_tokens keeps its merges. So do the last rows, if together the rows would grow
-        by more than `room` tokens.
-        """
+        """Return the ids of one side under BPE-dropout."""
         tokenizer = self.tokenizer.target if side else self.tokenizer
         keys = row_keys(self.seed, epoch, side, pairs)
-        longest = self.config.max_tokens - 1
         dropped = tokenizer.drop_merges(rows, p=self.config.bpe_dropout, keys=keys)
-        dropped = [new if len(new) <= longest else row for new, row in zip(dropped, rows, strict=True)]
-        growth = np.array([len(new) - len(row) for new, row in zip(dropped, rows, strict=True)])
-        n = int((np.maximum.accumulate(growth.cumsum()) <= room).sum())
-        return dropped[:n] + rows[n:]
+        return self._fitting((rows,), (dropped,), room)[0]
+
+    def _fitting(self, rows: Sides, changed: Sides, room: int) -> Sides:
+        """Return the changed rows of one or both sides, as far as they fit.
+
+        A row that would exceed data.max_tokens stays as it was, on both sides. So do the last rows, if together the
+        rows of a side would grow by more than `room` tokens.
+        """
+        longest = self.config.max_tokens - 1
+        fits = np.all([[len(row) <= longest for row in side] for side in changed], axis=0)
+        growth = [_growth(*sides) * fits for sides in zip(rows, changed, strict=True)]
+        fits &= np.all([np.maximum.accumulate(of_side.cumsum()) <= room for of_side in growth], axis=0)
+        both = [zip(*sides, fits, strict=True) for sides in zip(rows, changed, strict=True)]
+        return [[new if is_fit else row for row, new, is_fit in side] for side in both]
 
 
-def _counts(weight: float, seed: int, epoch: int, first: int, pairs: np.ndarray) -> np.ndarray:
-    """Return how often each of the pairs `first` + `pairs` occurs in an epoch (see `Corpus.weight`)."""
-    if weight == int(weight):
-        return np.full(len(pairs), int(weight))
-    start = np.random.default_rng([seed, first]).random(int(pairs[-1]) + 1 if len(pairs) else 0)[pairs]
-    return (np.floor(weight * (epoch + 1) + start) - np.floor(weight * epoch + start)).astype(np.int64)
+def _growth(rows: Sequence[np.ndarray], changed: Sequence[np.ndarray]) -> np.ndarray:
+    """Return by how many tokens each row has grown."""
+    return np.array([len(new) - len(row) for row, new in zip(rows, changed, strict=True)])

@@ -6,13 +6,22 @@ The generator is SplitMix64 (Steele, Lea and Flood 2014): draw i of a key is a h
 import numpy as np
 
 STEP = np.uint64(0x9E3779B97F4A7C15)
+SOURCE, TARGET, NOISE = range(3)  # what the keys of a pair are for
 NEVER = 1 << 40  # a gap longer than any text
 
 
 def row_keys(seed: int, epoch: int, side: int, pairs: np.ndarray) -> np.ndarray:
-    """Return the keys of one side of pairs: 0 source, 1 target. pairs: their numbers in a store."""
+    """Return the keys of SOURCE, TARGET or NOISE of pairs. pairs: their numbers in a store."""
     first = np.random.SeedSequence([seed, epoch, side]).generate_state(1, np.uint64)
     return _hash(first + pairs.astype(np.uint64) * STEP)
+
+
+def times_in_epoch(weight: float, seed: int, epoch: int, first: int, pairs: np.ndarray) -> np.ndarray:
+    """Return how often each of the pairs `first` + `pairs` occurs in an epoch (see `Corpus.weight`)."""
+    if weight == int(weight):
+        return np.full(len(pairs), int(weight))
+    start = np.random.default_rng([seed, first]).random(int(pairs[-1]) + 1 if len(pairs) else 0)[pairs]
+    return (np.floor(weight * (epoch + 1) + start) - np.floor(weight * epoch + start)).astype(np.int64)
 
 
 def token_keys(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:

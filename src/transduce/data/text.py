@@ -174,6 +174,12 @@ def is_blank(line: str) -> bool:
     return all(unicodedata.category(c) in INVISIBLE for c in line)
 
 
+def in_capitals(text: str) -> str:
+    """Return the text in capitals, character by character, so that no place in it changes."""
+    capitals = ((c, c.upper()) for c in text.replace("ß", "ẞ"))
+    return "".join(capital if len(capital) == 1 else c for c, capital in capitals)
+
+
 def check_text(line: str, where: str = "a line") -> str:
     """Return the line unchanged. Raises UserError, which names `where`, if it cannot be encoded as UTF-8."""
     try:

@@ -13,6 +13,7 @@ from statistics import fmean
 import numpy as np
 
 from transduce.config.schema import SearchConfig
+from transduce.data.text import in_capitals
 from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.hypothesis import AlignedWord, Alignment, Hypothesis, Outputs, Translation
@@ -189,12 +190,6 @@ def _translation(
         alignment=None if hypotheses[0].alignment is None else _alignment(hypotheses, parts, text),
         unmet=phrases.unmet(text) if phrases is not None else (),
     )
-
-
-def in_capitals(text: str) -> str:
-    """Return the text in capitals, character by character, so that no place in it changes."""
-    capitals = ((c, c.upper()) for c in text.replace("ß", "ẞ"))
-    return "".join(capital if len(capital) == 1 else c for c, capital in capitals)
 
 
 def _alignment(hypotheses: Sequence[Hypothesis], parts: Sequence[str], text: str) -> Alignment | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from transduce.config.files import from_json, permission_problems
@@ -19,6 +19,7 @@ from transduce.console import printable
 from transduce.data import corpora
 from transduce.data.corpora import Corpus
 from transduce.data.held_out import HeldOut
+from transduce.data.noise import MASKS
 from transduce.data.sentences import usual_most
 from transduce.data.symbols import SubwordsAndSymbols
 from transduce.data.tokenizer import Tokenizer
@@ -240,7 +241,8 @@ class TrainRequest:
             of_source = partial(Words.learn, vocab_size=data.vocab_size) if data.source_tokens == "words" else learn
             return SubwordsAndSymbols.learn(pairs, of_source)
         n_texts = 1 if self.is_of_one_text else 2
-        return learn(side for pair in pairs for side in pair[:n_texts])
+        masks = MASKS if "masks" in data.noise_probabilities else []
+        return learn(chain((side for pair in pairs for side in pair[:n_texts]), masks))
 
     def count_sentences(self) -> int | None:
         """Return `data.sentences_per_line` for the training text, counted in a sample; None unless it is translated."""
