@@ -215,7 +215,7 @@ def pad(rows: list[np.ndarray], *, first: int | None = None, last: int | None = 
 
 def indices_of(mask: Tensor) -> Tensor:
     """Return the indices of the True entries of a flattened mask."""
-    return torch.from_numpy(np.flatnonzero(mask.numpy()))  # torch would use all threads, beside those of the step
+    return torch.from_numpy(np.flatnonzero(mask.numpy()))  # torch would use all threads, beside the threads of the step
 
 
 Sides = Sequence[list[np.ndarray]]  # the rows of one or both sides

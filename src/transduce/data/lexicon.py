@@ -5,8 +5,8 @@ stands for none of them. The probabilities p(t | s) are learned by expectation m
 token is divided among the tokens of its source, in proportion to p(t | s). Mere counts of pairs would prefer common
 tokens.
 
-A pair of lines has as many entries as the product of its lengths. Those of a long text are made again in each round,
-for some pairs at a time. Only the p(t | s) of tokens that occur together stay in memory.
+A pair of lines has as many entries as the product of its lengths. The entries of a long text are made again in
+each round, for some pairs at a time. Only the p(t | s) of tokens that occur together stay in memory.
 """
 
 from collections.abc import Iterator, Sequence

@@ -100,8 +100,8 @@ class DecodingOptions:
     mbr: minimum Bayes risk: the number of candidates, of which the one nearest to all is the output. They are the best
     of a beam search if beam_size has a value. Otherwise they are samples by `sampling`, or by `MBR_SAMPLING`.
     mbr_metric: nearness, the score of a candidate against another one: sentence chrF or sentence BLEU; None: chrF.
-    split: which lines are translated sentence by sentence: "long", those of data.max_tokens tokens or more, of which a
-    sentence of that length is halved; "auto", also those of more sentences than data.sentences_per_line; "sentences",
+    split: which lines are translated sentence by sentence: "long", lines of data.max_tokens tokens or more, of which
+    a sentence of that length is halved; "auto", also lines of more sentences than data.sentences_per_line; "sentences",
     all; "none". A line with a required phrase stays whole. A line break always divides.
     numbers: "copy" leaves text without a letter as it is; "translate" translates it if it has a digit.
     capitals: "lower" translates a sentence of words in capitals in small letters, and writes the output in capitals.

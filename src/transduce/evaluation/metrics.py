@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TOKENIZERS = ("13a", "intl", "char", "zh", "ja-mecab", "ko-mecab", "none")
 """The values of `tokenize`: the tokenisers of sacreBLEU that download nothing."""
 
-# The codes of two letters, ISO 639-1. Those of three letters are some 8,000; they are not checked.
+# The codes of two letters, ISO 639-1. Some 8,000 codes of three letters exist, and are not checked.
 LANGUAGES = frozenset(
     (
         "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv cy da de "

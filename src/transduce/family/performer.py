@@ -68,8 +68,8 @@ class Performer(nn.Module):
     def _features(self, x: Tensor, *, is_query: bool) -> Tensor:
         """Return phi(x) of (B,H,S,K), times a factor that cancels in the quotient: (B,H,S,m).
 
-        The factor of a query is one over its largest feature. That of keys must be the same for all of them, and must
-        not depend on later keys: the exponent is at most |w|^2 / 2, a limit that no key changes.
+        The factor of a query is one over its largest feature. The factor of keys must be the same for all of them, and
+        must not depend on later keys: the exponent is at most |w|^2 / 2, a limit that no key changes.
         """
         exponents = x @ self.directions.T - x.square().sum(dim=-1, keepdim=True) / 2
         if is_query:

@@ -107,7 +107,7 @@ class Study:
     """
 
     name: str
-    entry_types: Callable[[str, Mapping[str, Any]], Sequence[Any]]
+    entry_types: Callable[[str, Entry], Sequence[Any]]
     settings: Any = dict[str, Any]
     key: str = "cells"
 
@@ -161,7 +161,7 @@ class Results:
             self.entries.setdefault(name, {"status": "not run"})
         self.save()
 
-    def record(self, name: str, status: str, **figures: Any) -> None:
+    def record(self, name: str, status: str, **figures: object) -> None:
         """Set the entry `name`, and save."""
         self.entries[name] = {"status": status, **figures, "ended_at": now(), "session": len(self.sessions) - 1}
         self.save()
@@ -231,7 +231,7 @@ def _check_content(results: Results) -> None:
                 raise ValueError(f"{name}: {problem}") from None
 
 
-def _check(name: str, value: Any, expected: Any) -> None:
+def _check(name: str, value: object, expected: Any) -> None:
     try:
         msgspec.convert(value, expected)
     except msgspec.ValidationError as problem:
@@ -246,7 +246,7 @@ def encode_config(config: Config) -> dict[str, Any]:
     return json.loads(to_json(config))
 
 
-def config_of(entry: Mapping[str, Any]) -> Config | None:
+def config_of(entry: Entry) -> Config | None:
     """Return the configuration that made an entry; None for entries of 0.1.0, which do not have it."""
     return from_json(json.dumps(entry["config"]), "config") if "config" in entry else None
 
@@ -255,7 +255,7 @@ def config_of(entry: Mapping[str, Any]) -> Config | None:
 FILLED_IN = ("model.vocab_size", "model.tgt_vocab_size", "data.normalization", "data.sentences_per_line")
 
 
-def changes_since(entry: Mapping[str, Any], config: Config) -> list[str]:
+def changes_since(entry: Entry, config: Config) -> list[str]:
     """Return a line for each setting of an entry that differs from `config`; none if the entry has no configuration.
 
     config: from a recipe, where None or "auto" in a key that a run fills in means any value.

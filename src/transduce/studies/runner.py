@@ -44,7 +44,7 @@ class Task:
     """
 
     name: str
-    origin: Mapping[str, Any]
+    origin: Figures
     work: Work
 
 
@@ -56,8 +56,8 @@ class Ending:
     """
 
     name: str
-    origin: Mapping[str, Any]
-    figures: Mapping[str, Any] | None = None
+    origin: Figures
+    figures: Figures | None = None
     problem: str | None = None
     has_diverged: bool = False
     words: str = ""
@@ -123,7 +123,7 @@ def run_cells(
 
 
 def run_tasks(
-    origins: Mapping[str, Mapping[str, Any]],
+    origins: Mapping[str, Figures],
     prepare: Callable[[], Mapping[str, Work]],
     execute: Execution[Task],
     results: Results,
@@ -184,7 +184,7 @@ def reported(results: Results, report: Callable[[Results], Report]) -> Iterator[
 # ---- executions --------------------------------------------------------------------------------------------------
 
 
-def timed(work: Callable[..., Figures], *arguments: Any) -> dict[str, Any]:
+def timed(work: Callable[..., Figures], *arguments: object) -> dict[str, Any]:
     """Return the figures of `work`, with the seconds by the clock and of processor time that it took."""
     started_at = time.monotonic()
     processor_started_at = time.process_time()

@@ -318,7 +318,7 @@ def _of_text(text: Text, config: Config) -> list[str]:
         f"{config.data.vocab_size:,} pieces, dropout {config.model.dropout:g}"
     ]
     if text.pairs < FEW:
-        lines.append(f"fewer than {FEW:,} pairs: expect a weak model, good for sentences like those of the text only")
+        lines.append(f"fewer than {FEW:,} pairs: expect a weak model, good only for sentences like its text")
     return [*lines, *_oddities(text)]
 
 

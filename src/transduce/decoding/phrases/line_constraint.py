@@ -3,7 +3,7 @@
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TypeGuard
 
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import TokenizerLike
@@ -57,7 +57,7 @@ class LineConstraint:
             )
 
     @classmethod
-    def of(cls, value: Any) -> "LineConstraint":
+    def of(cls, value: object) -> "LineConstraint":
         """Return the constraint of a line: of None, a mapping of the fields, or a `LineConstraint`."""
         if value is None or isinstance(value, LineConstraint):
             return value or cls()
@@ -95,32 +95,32 @@ class LineConstraint:
         return self.has_phrases or bool(self.prefix)
 
 
-def _is_list(values: Any) -> bool:
+def _is_list(values: object) -> TypeGuard[Sequence[object]]:
     return isinstance(values, Sequence) and not isinstance(values, str | bytes)
 
 
-def _entries(name: str, values: Any) -> Sequence[Any]:
+def _entries(name: str, values: object) -> Sequence[object]:
     """Return a list of phrases, not checked one by one."""
     if not _is_list(values):
         raise UserError(f"{_place(name, values)}: expected a list of phrases; {_remedy(values, 'write a list')}")
     return values
 
 
-def _place(name: str, value: Any) -> str:
+def _place(name: str, value: object) -> str:
     """Return the beginning of a message: NAME=VALUE, and only NAME for None, which is null in JSON."""
     return name if value is None else f"{name}={reprlib.repr(value)}"
 
 
-def _remedy(value: Any, remedy: str) -> str:
+def _remedy(value: object, remedy: str) -> str:
     return "leave it out" if value is None else remedy
 
 
-def phrases_of(name: str, values: Any) -> tuple[str, ...]:
+def phrases_of(name: str, values: object) -> tuple[str, ...]:
     """Return the phrases of a list, without the spaces around them."""
     return tuple(_phrase(f"{name}[{i}]", value) for i, value in enumerate(_entries(name, values)))
 
 
-def _phrase(name: str, phrase: Any) -> str:
+def _phrase(name: str, phrase: object) -> str:
     """Return a phrase without the spaces around it."""
     place = _place(name, phrase)
     if not isinstance(phrase, str):
