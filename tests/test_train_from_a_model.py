@@ -13,11 +13,14 @@ from support.trainings import CONFIG, EARLY, Texts, replace_scores, train, with_
 
 import transduce
 from transduce import train as training
+from transduce.config.overrides import inherit
+from transduce.config.recipes.auto import highest_rate
 from transduce.data.batches import Batch
 from transduce.data.corpora import Corpus
 from transduce.data.text import read_pairs
 from transduce.errors import UserError
 from transduce.model.transformer import Transformer
+from transduce.storage import run_choices
 from transduce.storage.checkpoints import (
     checkpoint_path,
     checkpoints,
@@ -26,6 +29,7 @@ from transduce.storage.checkpoints import (
 )
 from transduce.storage.model_folder import load_model, save_model
 from transduce.storage.run_log import read_log
+from transduce.storage.run_request import TrainRequest
 from transduce.train import TranslationTask
 from transduce.training.run import Run
 from transduce.training.state import TrainingState
@@ -60,6 +64,29 @@ def test_start_from_keeps_weights_tokenizer_and_architecture(
     assert start["step"] == 0 and "valid_bleu" in start and first["step"] == 2
     assert first["lr"] < training.learning_rate(1, d_model=16, warmup_steps=1)
     train(config, out=tmp_path / "run", start_from=parent_folder, resume=True, **other)
+
+
+def test_start_from_takes_layers_of_the_model_for_other_depths(toy: Toy, tmp_path: Path) -> None:
+    """It then learns as in a first training. Another kind of model has other layers."""
+    parent = load_model(toy.model)
+    assert isinstance(parent.model, Transformer)
+    old = parent.model.config.depths
+    config = with_train(CONFIG, max_steps=1)
+    settings = [f"model.n_encoder_layers={old[0] + 1}", "model.n_decoder_layers=1", "train.lr_factor=1e-30"]
+    request = TrainRequest(config, toy.train, toy.valid, tmp_path / "run", settings, start_from=toy.model)
+    assert request.problems() == []
+    student = load_model(training.train(request))
+    assert student.config.model.depths == (old[0] + 1, 1)
+    new, old_weights = weights(student.model), weights(parent.model)
+    for layer, origin in (("encoder.0", "encoder.0"), (f"encoder.{old[0]}", f"encoder.{old[0] - 1}")):
+        assert new[f"{layer}.feed_forward.w_1.weight"].equal(old_weights[f"{origin}.feed_forward.w_1.weight"])
+    assert new["decoder.0.feed_forward.w_1.bias"].equal(old_weights[f"decoder.{old[1] - 1}.feed_forward.w_1.bias"])
+    choice = run_choices.choose_for(request.corpora, None, settings, 4, parent.config)
+    assert highest_rate(choice.config) > 0.99 * highest_rate(parent.config)
+    assert f"{old[0] + 1} + 1 layers" in choice.lines[0] and "as in a first training" in choice.lines[1]
+    rival = replace(CONFIG, model=replace(CONFIG.model, kind="recurrent"))
+    with pytest.raises(UserError, match="n_layers=2: must not be set with --from and a model of model.kind="):
+        inherit(CONFIG, rival, ["model.n_layers=2"])
 
 
 TUNED = with_train(CONFIG, **EARLY, max_steps=8, use="best")

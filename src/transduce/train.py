@@ -45,7 +45,7 @@ from transduce.training.run import Run
 from transduce.training.signals import StopSignal
 from transduce.training.state import TrainingState, now
 from transduce.training.task import Task, translation_loss
-from transduce.training.weights import live_weights, set_weights
+from transduce.training.weights import set_weights, start_weights
 from transduce.translate import Translator, load
 
 
@@ -197,7 +197,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     torch.manual_seed(config.train.seed)
     model = task.build(config)
     if parent:
-        set_weights(model, live_weights(parent.model), str(request.start_from))
+        set_weights(model, start_weights(parent.model, config.model), str(request.start_from))
     del parent  # otherwise its weights would stay in memory
     if request.shard:
         sharding.shard(model)

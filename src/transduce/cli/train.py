@@ -74,7 +74,11 @@ Settings = Annotated[
 ]
 StartFrom = Annotated[
     Path | None,
-    Parameter(name="--from", help="A model folder to fine-tune. The new model keeps its tokenizer and architecture."),
+    Parameter(
+        name="--from",
+        help="A model folder to fine-tune. The new model keeps its tokenizer and architecture, except its depths if "
+        "--set gives others.",
+    ),
 ]
 OldValid = Annotated[
     list[Path] | None,

@@ -8,9 +8,9 @@ from typing import get_origin, get_type_hints
 import msgspec
 
 from transduce.config.kinds import is_kind
-from transduce.config.schema import Config, keys, sections, value_of, with_value
+from transduce.config.schema import Config, ModelConfig, keys, sections, value_of, with_value
 from transduce.config.validation import problems, refuse, type_name
-from transduce.errors import nearest
+from transduce.errors import UserError, nearest
 
 
 def override(config: Config, settings: Sequence[str]) -> Config:
@@ -96,17 +96,26 @@ def _candidates(config: Config, name: str) -> list[str]:
 
 # Keys of section `data`.
 OF_THE_TOKENIZER = ("tokenizer", "vocab_size", "source_tokens", "target_tokens", "tags", "normalization")
+DEPTHS = ("model.n_layers", "model.n_encoder_layers", "model.n_decoder_layers")
 
 
-def inherit(config: Config, parent: Config) -> Config:
+def inherit(config: Config, parent: Config, settings: Sequence[str] = ()) -> Config:
     """Return `config` with the architecture and the tokenizer of `parent`, which its weights need.
 
-    The dropout probabilities do not change.
+    The dropout probabilities do not change. settings: those of the run, which may set other numbers of layers. Raises
+    UserError if they do and `parent` is no Transformer.
     """
+    depths = [setting for setting in settings if setting.partition("=")[0] in DEPTHS]
+    if depths and parent.model.kind != "transformer":
+        raise UserError(
+            f"--set {depths[0]}: must not be set with --from and a model of model.kind={parent.model.kind!r}; leave it "
+            "out"
+        )
     dropouts = [f.name for f in dataclasses.fields(parent.model) if not _is_inherited(f"model.{f.name}")]
     probabilities = {key: value_of(config, f"model.{key}") for key in dropouts if f"model.{key}" in keys(config)}
     data = dataclasses.replace(config.data, **{key: getattr(parent.data, key) for key in OF_THE_TOKENIZER})
-    return dataclasses.replace(config, model=dataclasses.replace(parent.model, **probabilities), data=data)
+    config = dataclasses.replace(config, model=dataclasses.replace(parent.model, **probabilities), data=data)
+    return overridden(config, depths)[0]
 
 
 _REMEDIES = {
@@ -121,12 +130,13 @@ def without_effect(settings: Sequence[str], start_from: Path, config: Config | N
     config: the configuration of the run, which has the keys; None: one with the model of the paper.
     """
     known = keys(config)
+    free = DEPTHS if config is None or isinstance(config.model, ModelConfig) else ()
     names = {setting: setting.partition("=")[0] for setting in settings}
     return [
         f"--set {setting}: must not be set with --from {start_from}, which sets it; "
         + _REMEDIES.get(name, "leave it out")
         for setting, name in names.items()
-        if name in known and _is_inherited(name)
+        if name in known and name not in free and _is_inherited(name)
     ]
 
 

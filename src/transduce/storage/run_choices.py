@@ -105,7 +105,10 @@ def choose_for(
         return run_trial(overridden(config, settings)[0], text, size)
 
     precision = "bf16" if has_fast_bf16(devices.device()) else "fp32"
-    choose = auto.choose if parent is None else partial(auto.choose_from, parent)
+    choose = auto.choose
+    if parent is not None:
+        child = inherit(parent, parent, settings)
+        choose = partial(auto.choose_from, child, relearns=child.model != parent.model)
     choice = choose(text, minutes=minutes, precision=precision, trial=trial)
     optimizer = overridden(choice.config, settings)[0].train.optimizer
     return dataclasses.replace(choice, config=auto.with_optimizer(choice.config, optimizer))
@@ -115,7 +118,7 @@ def _ended(request: TrainRequest, n_valid: int, parent: Config | None) -> auto.C
     """Return the configuration of `request` with the number of steps that fits into its minutes."""
     assert request.minutes is not None
     text = measure(request.corpora)
-    config = request.config if parent is None else inherit(request.config, parent)
+    config = request.config if parent is None else inherit(request.config, parent, request.settings)
     config = with_precision(config, devices.training_precision())
     speed = run_trial(config, text, n_valid)
     steps = auto.steps_within(request.minutes, text, speed)

@@ -257,7 +257,7 @@ class TrainRequest:
         run: the configuration of the run so far, which keeps what `config` leaves open; None: the run is new, and the
         text and the device decide. Raises UserError if the result is not valid.
         """
-        config = inherit(self.config, parent) if parent is not None else self.config
+        config = inherit(self.config, parent, self.settings) if parent is not None else self.config
         normalization = "spaces" if tokenizer.normalizes else "none"
         if config.data.normalization not in (None, normalization):
             raise UserError(

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig, architecture
@@ -130,26 +131,39 @@ def choose(text: Text, *, minutes: float | None, precision: str, trial: Callable
 
 
 def choose_from(
-    parent: Config, text: Text, *, minutes: float | None, precision: str, trial: Callable[[Config], Trial]
+    parent: Config,
+    text: Text,
+    *,
+    minutes: float | None,
+    precision: str,
+    trial: Callable[[Config], Trial],
+    relearns: bool = False,
 ) -> Choice:
     """Return the configuration of a training of `text` that starts with the weights of a model.
 
-    parent: the configuration of that model. The others are as in `choose`. Raises UserError if the time is too short.
+    parent: the configuration of that model. relearns: see `configure_from`. The others are as in `choose`. Raises
+    UserError if the time is too short.
     """
-    config = configure_from(parent, text, steps=1_000, precision=precision)
+    configured = partial(configure_from, parent, text, precision=precision, relearns=relearns)
+    config = configured(steps=1_000)
     speed = trial(config)
     most_steps = _most_steps(minutes or LONGEST, text, speed)
     _check(minutes, most_steps, text, speed)
-    full_tokens = _tokens(text, TUNING_EPOCHS, TUNING_TOKENS)
+    full_tokens = _tokens(text, FULL_EPOCHS, FULL_TOKENS) if relearns else _tokens(text, TUNING_EPOCHS, TUNING_TOKENS)
     useful = _useful_steps(text, full_tokens, config.data.batch_tokens, minutes)
     steps = min(most_steps, max(FEWEST_STEPS, useful))
     n_evaluations = evaluations(steps, speed)
-    config = configure_from(parent, text, steps=steps, precision=precision, evaluations=n_evaluations)
+    config = configured(steps=steps, evaluations=n_evaluations)
+    share = (
+        "as in a first training: most layers must learn anew"
+        if relearns
+        else "a third of a first training's: with more, the model would forget more of its old text; --old-valid has "
+        "the scores there"
+    )
     lines = [
         f"{text.pairs:,} pairs of about {text.mean_tokens:.0f} tokens: the model keeps {architecture(config.model)}, "
         f"its pieces, and dropout {config.model.dropout:g}",
-        f"highest learning rate {highest_rate(config):.1e}, a third of a first training's: with more, the model would "
-        "forget more of its old text; --old-valid has the scores there",
+        f"highest learning rate {highest_rate(config):.1e}, {share}",
     ]
     return Choice(config, [*lines, *_oddities(text), *of_time(text, config, speed, minutes)])
 
@@ -247,17 +261,26 @@ def configure(size: Size, text: Text, *, steps: int, precision: str, evaluations
     )
 
 
-def configure_from(parent: Config, text: Text, *, steps: int, precision: str, evaluations: int = EVALUATIONS) -> Config:
+def configure_from(
+    parent: Config,
+    text: Text,
+    *,
+    steps: int,
+    precision: str,
+    evaluations: int = EVALUATIONS,
+    relearns: bool = False,
+) -> Config:
     """Return the configuration of a training that starts from a model with the configuration `parent`.
 
     It keeps all but the training. The highest learning rate is a third of the parent's, or of what a first
     training has if that is more: the parent may itself have started from a model. The result is the best moving average
-    of the evaluations, among which is the parent.
+    of the evaluations, among which is the parent. relearns: the model gets other depths than its weights had. Then rate
+    and result are as in a first training.
     """
     width = parent.model.d_model
     size = min((size for _, size in SIZES), key=lambda size: abs(size.d_model - width))
     first = configure(replace(size, d_model=width), text, steps=steps, precision=precision, evaluations=evaluations)
-    peak = TUNING_PEAK * max(highest_rate(parent), _peak(parent.train.optimizer, width))
+    peak = (1 if relearns else TUNING_PEAK) * max(highest_rate(parent), _peak(parent.train.optimizer, width))
     warmup = max(1, steps // 10)
     train = replace(
         first.train,
@@ -266,8 +289,10 @@ def configure_from(parent: Config, text: Text, *, steps: int, precision: str, ev
         optimizer=parent.train.optimizer,
         adam_beta2=parent.train.adam_beta2,
         label_smoothing=parent.train.label_smoothing,
-        use="best",
-        best_by="loss",  # chrF of few pairs preferred a parent whose loss was 7.1 to a model with 4.5
+        use="ema" if relearns else "best",
+        best_by="chrf"
+        if relearns
+        else "loss",  # chrF of few pairs preferred a parent whose loss was 7.1 to a model with 4.5
     )
     small_batch = max(_tokens(text, TUNING_EPOCHS, TUNING_TOKENS) // TUNING_STEPS, SIZES[0][1].batch_tokens)
     batch_tokens = max(min(size.batch_tokens, small_batch), parent.data.max_tokens)
