@@ -7,6 +7,7 @@ A pair is dropped by rules, each with a name. Most are findings of `check`. Thes
     language     a side is in another language than most lines of its side (with py3langid)
     repetition   words that one side repeats again and again, and the other does not
     misfit       a side that is no full translation of the other (`misfits`)
+    unlikely     a source that a model of the other direction finds least likely (`unlikely`, if there is a model)
 
 The text is read five times, line by line. Memory holds about 60 bytes for each pair, and 130 while repeated pairs are
 searched, as `check` does.
@@ -57,6 +58,7 @@ RULES = (
     "language",
     "misfit",
     "repeated",
+    "unlikely",
 )
 PORTION = 5_000  # pairs at a time
 ENOUGH_LETTERS = 20  # in a line whose language is judged
@@ -99,7 +101,7 @@ def find_faults(
     n_pairs = examine(corpus, findings).n_pairs
     if findings.lines("unequal"):
         raise text.unequal((f"{corpus.src}", f"{corpus.tgt}"), _line_counts(corpus))
-    used = [rule for rule in RULES if rule not in {*without}]
+    used = [rule for rule in RULES if rule not in {*without, "unlikely"}]
     by_rule = {rule: _places(findings.lines(rule), n_pairs) for rule in used}
     if tests and "near_test" in by_rule:
         say("near_test: lines of the test texts")

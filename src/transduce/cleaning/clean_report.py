@@ -17,6 +17,7 @@ MEANINGS = KINDS | {
     "swapped": "source and target in the wrong place",
     "language": "in another language than most lines of its side",
     "misfit": "no full translation of the other side",
+    "unlikely": "a source that the model of the other direction finds least likely",
 }
 MOST_EXAMPLES = 5
 LONGEST = 80  # characters of an example

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.clean import Rules, check_outputs, check_rules, check_writes, output_paths, write_clean
+from transduce.cli.clean import (
+    Rules,
+    check_outputs,
+    check_rules,
+    check_writes,
+    find_bad_pairs,
+    output_paths,
+    write_clean,
+)
 from transduce.cli.options import Flag, Models, with_device
 from transduce.cli.translate import AnyPrecision, Engine, OneOutput
 from transduce.console import printable
@@ -83,7 +91,8 @@ def backtranslate(
     check_outputs(paths, [input, *(path for pair in tests for path in pair)])
     folder = work_folder(out[0])
     translations = translate_file(folders, input, folder, options)
-    write_clean(Corpus(translations, input), paths, tests, without or [], tag=source_tag)
+    corpus = Corpus(translations, input)
+    write_clean(corpus, find_bad_pairs(corpus, tests, without or []), paths, tag=source_tag)
     remove(folder)
 
 

@@ -13,6 +13,7 @@ from transduce.console import printable
 from transduce.errors import UserError, nearest
 
 if TYPE_CHECKING:
+    from transduce.cleaning.clean import Cleaning
     from transduce.data.corpora import Corpus
 
 Rules = Annotated[list[str] | None, Parameter(show_default=False)]
@@ -27,6 +28,7 @@ def clean(
     report: Path | None = None,
     test: list[tuple[Path, Path]] | None = None,
     without: Rules = None,
+    backward: Path | None = None,
     dry_run: Flag = False,
 ) -> None:
     """Write a corpus without the pairs that are no translations.
@@ -50,6 +52,8 @@ def clean(
         Source and target text for tests or validation, of which near copies are dropped. May be repeated.
     without
         A rule that drops nothing. May be repeated.
+    backward
+        A model that translates from the target language. Of 100 pairs, drop the 5 whose source it finds least likely.
     dry_run
         Print what the rules would drop, and write no file except the report.
 
@@ -65,27 +69,39 @@ def clean(
     check_writes(out, dry_run)
     paths = [] if out is None else output_paths(out, dropped)
     check_outputs([*paths, *([report] if report else [])], [src, tgt, *(path for pair in tests for path in pair)])
-    write_clean(Corpus(src, tgt), paths, tests, without or [], report)
+    corpus = Corpus(src, tgt)
+    write_clean(corpus, find_bad_pairs(corpus, tests, without or [], backward), paths, report)
+
+
+def find_bad_pairs(
+    corpus: "Corpus", tests: Sequence[tuple[Path, Path]], without: Sequence[str], backward: Path | None = None
+) -> "Cleaning":
+    """Return the rules that drop pairs. tests, without: as in `find_faults`. backward: as in `drop_unlikely`."""
+    from transduce.cleaning.clean import find_faults
+
+    cleaning = find_faults(corpus, tests, without, _print_step)
+    if backward is None or "unlikely" in without:
+        return cleaning
+    from transduce.cleaning.unlikely import drop_unlikely
+
+    return drop_unlikely(cleaning, corpus, backward)
 
 
 def write_clean(
     corpus: "Corpus",
+    cleaning: "Cleaning",
     paths: Sequence[Path],
-    tests: Sequence[tuple[Path, Path]],
-    without: Sequence[str],
     report: Path | None = None,
     tag: str | None = None,
 ) -> None:
     """Write the kept pairs and the dropped ones, and print the counts.
 
-    paths: source, target, list of the dropped pairs; empty: write none of them. tests, without: as in `find_faults`.
-    tag: a word to put before each kept source.
+    paths: source, target, list of the dropped pairs; empty: write none of them. tag: a word to put before each kept
+    source.
     """
-    from transduce.cleaning.clean import find_faults
     from transduce.cleaning.clean_report import Dropped, summary, write_report
     from transduce.cli.output import output_file
 
-    cleaning = find_faults(corpus, tests, without, _print_step)
     with ExitStack() as stack:
         files = [stack.enter_context(output_file(path)) for path in paths]
         examples = Dropped.write(corpus, cleaning, files, f"{tag} " if tag else "")

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from transduce.cleaning.progress import JobProgress
 from transduce.cli.doubts import DoubtWatch
+from transduce.cli.nearest import Nearest
 from transduce.cli.stream import CHUNK_LINES, Models, load_translator
 from transduce.console import printable
 from transduce.data.disk import error_at
@@ -33,21 +34,24 @@ def work_folder(out: Path, name: str = "") -> Path:
     return out.with_name(f"{out.name}{name}.translating")
 
 
-def translate_file(models: Models, source: Path, folder: Path, options: DecodingOptions) -> Path:
+def translate_file(
+    models: Models, source: Path, folder: Path, options: DecodingOptions, nearest: Nearest | None = None
+) -> Path:
     """Translate each line of `source`, and return the file with the translations. It is in `folder`.
 
+    nearest: what selects one of n-best outputs; None takes the best.
     If the folder has translations of the same text by the same models and options, only the others are made.
     Raises UserError if it has other ones, and for a text without a line or with bytes that are not UTF-8.
     """
     n_lines = line_count(source)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, f"{folder}: expected a folder that no other process uses; wait until the other has ended"):
-        _check_origin(folder, _origin(models, source, options))
+        _check_origin(folder, _origin(models, source, options, nearest))
         path = folder / TRANSLATIONS
         with path.open("ab+") as file:
             n_done = _complete_lines(file)
             if n_done < n_lines:
-                _translate_rest(models, source, file, (n_done, n_lines), options)
+                _translate_rest(models, source, file, (n_done, n_lines), options, nearest)
     return path
 
 
@@ -59,11 +63,12 @@ def line_count(source: Path) -> int:
     return n_lines
 
 
-def _origin(models: Models, source: Path, options: DecodingOptions) -> bytes:
+def _origin(models: Models, source: Path, options: DecodingOptions, nearest: Nearest | None) -> bytes:
     """Return a description of the work, equal for equal translations."""
     folders = [sorted(path for path in folder.iterdir() if path.is_file()) for folder in models.folders]
     contents = [{path.name: file_sha256(path) for path in files} for files in folders]
-    return encode_names([contents, models.precision, file_sha256(source), asdict(options)])
+    choice = nearest and (file_sha256(nearest.path), nearest.metric)
+    return encode_names([contents, models.precision, file_sha256(source), asdict(options), choice])
 
 
 def _check_origin(folder: Path, origin: bytes) -> None:
@@ -92,12 +97,18 @@ def _complete_lines(file: BinaryIO) -> int:
 
 
 def _translate_rest(
-    models: Models, source: Path, file: BinaryIO, numbers: tuple[int, int], options: DecodingOptions
+    models: Models,
+    source: Path,
+    file: BinaryIO,
+    numbers: tuple[int, int],
+    options: DecodingOptions,
+    nearest: Nearest | None,
 ) -> None:
     """Append the translations of all lines from number `numbers[0]` on, counted from 0, to `numbers[1]`."""
     watch = DoubtWatch(printable(source), numbers[0])
     with JobProgress("translating", numbers[1], numbers[0]) as progress:
-        for translations in _translations(models, source, numbers[0], options):
+        chunks = _translations(models, source, numbers[0], options)
+        for translations in nearest.first(chunks, f"{source}", numbers[0]) if nearest else chunks:
             for number, translation in enumerate(translations, start=watch.count + 1):
                 if translation.problem:
                     print(f"transduce: {printable(source)}:{number}: {translation.problem}", file=sys.stderr)

@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from transduce.cli.constraints import ConstraintOptions, source_lines, unmet_problem
 from transduce.cli.doubts import DoubtWatch
+from transduce.cli.nearest import Nearest
 from transduce.cli.output import check_output, output_file
 from transduce.cli.tags import TagWatch
 from transduce.console import printable
@@ -49,26 +50,39 @@ class Models:
     engine: Engine | None = None
 
 
+@dataclass(frozen=True)
+class Form:
+    """The form of the output. json: a JSON object on each line. nearest: what selects one of n-best outputs."""
+
+    json: bool = False
+    nearest: Nearest | None = None
+
+    def check(self, options: DecodingOptions) -> None:
+        """Raise UserError for options whose result has no room in this form."""
+        if options.n_best > 1 and not (self.json or self.nearest):
+            raise UserError(f"--n-best={options.n_best}: expected 1 without --json; add --json")
+        if options.alignment and not self.json:
+            raise UserError("--alignment: expected --json, because a line of text has no room for it; add --json")
+        if options.n_best == 1 and self.nearest:
+            raise UserError(f"--nearest={self.nearest.path}: expected --n-best over 1; add --n-best 4")
+
+
 def run_filter(
     models: Models,
     source: Path | None,
     target: Path | None,
     options: DecodingOptions,
     *,
-    json: bool = False,
+    form: Form,
     constraints: ConstraintOptions = NO_CONSTRAINTS,
 ) -> None:
     """Translate the lines of `source` into `target`.
 
     source, target: None is standard input or standard output. constraints: phrases of the translations.
-    Raises UserError for several outputs per line or an alignment without `json`. Raises it at a line that is not UTF-8,
-    after the translations of the lines before it are written.
+    Raises UserError for options that do not fit `form`. Raises it at a line that is not UTF-8, after the translations
+    of the lines before it are written.
     """
-    if options.n_best > 1 and not json:
-        raise UserError(f"--n-best={options.n_best}: expected 1 without --json; add --json")
-    if options.alignment and not json:
-        raise UserError("--alignment: expected --json, because a line of text has no room for it; add --json")
-
+    form.check(options)
     left_out = ([] if options.alignment else ["alignment"]) + ([] if constraints else ["unmet", "is_unsplit"])
 
     def load() -> Answers:
@@ -79,9 +93,10 @@ def run_filter(
 
         def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
             watch = DoubtWatch(name)
-            for chunk in translations(translator, lines, name, options, constraints, terms):
+            chunks = translations(translator, lines, name, options, constraints, terms)
+            for chunk in form.nearest.first(chunks, name) if form.nearest else chunks:
                 watch.see(chunk)
-                yield [_answer(translation, json, left_out) for translation in chunk]
+                yield [_answer(translation, form.json, left_out) for translation in chunk]
             watch.end()
 
         return answers

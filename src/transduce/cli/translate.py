@@ -119,6 +119,18 @@ TermsFile = Annotated[
 ]
 Json = Annotated[Flag, Parameter(help="Print one JSON object per line, with scores, tokens and alternatives.")]
 
+NearestFile = Annotated[
+    Path | None,
+    Parameter(
+        help="References, one for each line. Of the outputs of --n-best, the most similar one is printed: the training "
+        "text of a student."
+    ),
+]
+NearestBy = Annotated[
+    Literal["bleu", "chrf"],
+    Parameter(help="Score of a sentence that says which output is most similar. chrf suits scripts without spaces."),
+]
+
 
 @dataclass(frozen=True, kw_only=True)
 class SearchArguments:
@@ -174,6 +186,8 @@ def translate(
     precision: AnyPrecision = None,
     engine: Engine = None,
     alignment: AlignmentFlag = False,
+    nearest: NearestFile = None,
+    nearest_by: NearestBy = "bleu",
     json: Json = False,
 ) -> None:
     r"""Translate lines: one output line for each input line.
@@ -194,10 +208,12 @@ def translate(
     transduce translate run/model --prefix "Sehr geehrte Frau" < in.en > out.de
     transduce translate run/model --terms terms.tsv < input.en > output.de
     transduce translate run/model --shortlist < input.en > output.de
+    transduce translate run/model --n-best 4 --nearest ref.de < in.en > out.de
     transduce translate run1/model run2/model --input in.en --output out.de
     """
     from transduce.cli.constraints import ConstraintOptions
-    from transduce.cli.stream import Models, run_filter
+    from transduce.cli.nearest import Nearest
+    from transduce.cli.stream import Form, Models, run_filter
     from transduce.decoding.options import DecodingOptions
 
     options = DecodingOptions.from_arguments(**asdict(decoding), alignment=alignment, shortlist=shortlist)
@@ -206,6 +222,6 @@ def translate(
         input,
         output,
         options,
-        json=json,
+        form=Form(json, nearest and Nearest(nearest, nearest_by)),
         constraints=ConstraintOptions(constraints, prefix, terms),
     )

@@ -30,6 +30,12 @@ def rank(candidates: Sequence[str], metric: MbrMetric) -> list[tuple[int, float]
     return [(candidates.index(texts[i]), float(utilities[i])) for i in order]
 
 
+def nearest(candidates: Sequence[str], reference: str, metric: MbrMetric) -> int:
+    """Return the index of the candidate with the highest score against a reference; of equals the first."""
+    scores = SCORES[metric]([*candidates, reference])[:-1, -1]
+    return int(scores.round(DIGITS).argmax())
+
+
 # ---- the scores of all pairs -------------------------------------------------------------------------------------
 
 
