@@ -158,6 +158,14 @@ def test_the_share_of_misfits_is_estimated() -> None:
     assert (scores >= misfits.least)[~is_misfit].mean() < 0.02
 
 
+def test_a_text_of_misfits_and_a_text_without_words_are_learned_from() -> None:
+    shuffled = list(zip([src for src, _ in CLEAN[:1_000]], [tgt for _, tgt in CLEAN[500:1_500]], strict=True))
+    misfits = learn_misfits(shuffled)
+    assert misfits.share > 0.9 and (misfits.scores(CLEAN[:50]) >= misfits.least).mean() > 0.9
+    symbols = [("☃" * (1 + i % 9), "☂" * (1 + i % 7)) for i in range(1_000)]
+    assert not np.isnan(learn_misfits([*symbols, ("one dog", "ein Hund")]).scores(CLEAN[:50])).any()
+
+
 def test_values_that_rise_share_their_mean() -> None:
     assert _falling(np.array([5.0, 1, 3, 2, 4, 0])).tolist() == [5, 2.5, 2.5, 2.5, 2.5, 0]
 

@@ -27,6 +27,7 @@ from transduce.data.lexicon import flat_entries, lexical_probabilities
 FOLDS = 4
 SAMPLE_PAIRS = 40_000
 LEAST_PAIRS = 1_000  # to learn from
+LEAST_GOOD = 250  # the same, without misfits
 LONGEST = 100  # words of a side that count
 VOCABULARY = 30_000  # words, without the rare ones
 STEM = 6  # characters of a word that count, so that its forms share their translations
@@ -77,8 +78,8 @@ class _Lexicon:
     def gains(self, src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]]) -> Floats:
         """Return the logarithm for each target word of all pairs, one after the other; NaN for an unknown word."""
         keys, begins = flat_entries(src, tgt, self.n_target, empty=0)
-        if not len(keys):
-            return np.zeros(0)
+        if not (len(keys) and len(self.keys)):
+            return np.full(len(begins), np.nan)
         places = np.searchsorted(self.keys, keys).clip(max=len(self.keys) - 1)
         probabilities = np.where(self.keys[places] == keys, self.probabilities[places], 0)
         means = np.add.reduceat(probabilities, begins) / np.diff(begins, append=len(keys))
@@ -211,14 +212,14 @@ class Misfits:
 
 
 def learn_misfits(sample: Sequence[Pair], seed: int = 1) -> Misfits:
-    """Learn from a sample, and again from it without the misfits that were found."""
+    """Learn from a sample, and again from it without the misfits that were found, unless hardly a pair is left."""
     first = _learn(sample, np.ones(len(sample), bool), seed)
     folds = np.arange(len(sample)) % FOLDS
     is_misfit = np.zeros(len(sample), bool)
     for fold in range(FOLDS):
         members = np.flatnonzero(folds == fold)
         is_misfit[members] = first.scores([sample[i] for i in members.tolist()], fold) >= first.least
-    return _learn(sample, ~is_misfit, seed)
+    return first if np.count_nonzero(~is_misfit) < LEAST_GOOD else _learn(sample, ~is_misfit, seed)
 
 
 def _learn(sample: Sequence[Pair], teaches: NDArray[np.bool_], seed: int) -> Misfits:
