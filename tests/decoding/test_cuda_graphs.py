@@ -116,3 +116,16 @@ def test_steps_are_checked_before_they_are_used(
     monkeypatch.setattr(GpuKernels, "attend", lambda *arguments: -attend(*arguments))
     assert checked_cuda_graphs(copy.deepcopy(model), precision) is None
     assert "their logits differ by" in capsys.readouterr().err
+
+
+def test_searches_that_share_models_take_their_locks_once_and_in_one_order(toy: Toy) -> None:
+    translator = transduce.load(toy.model)
+    (model,) = translator.models
+    assert isinstance(model, transduce.Transformer)
+    first, second = (CudaGraphTransformer(model, "fp32") for _ in range(2))
+    assert Backend([first, second]).locks == Backend([second, first]).locks
+    twice = Backend([first, first])
+    assert twice.locks == [first.lock]
+    sources, settings = translator.tokenizer.encode_batch(LINES), SearchConfig(beam_size=2)
+    (expected, outputs) = (search_all(backend, sources, settings) for backend in (Backend([first]), twice))
+    assert [best.ids for best, *_ in outputs] == [best.ids for best, *_ in expected]

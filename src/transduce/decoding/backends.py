@@ -45,7 +45,8 @@ class Backend(SearchBackend):
         self.gains_by_threads = all(isinstance(model, CpuTransformer) for model in models)
         is_prepared = all(isinstance(model, CpuTransformer | CudaGraphTransformer) for model in models)
         self.precision = "fp32" if is_prepared else precision
-        self.locks = [model.lock for model in models if isinstance(model, CudaGraphTransformer)]
+        locks = {model.lock for model in models if isinstance(model, CudaGraphTransformer)}
+        self.locks = sorted(locks, key=id)  # in one order everywhere, so that two searches do not wait for each other
 
     def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> Any:
         """Encode sources (ids without EOS), and return the decoder's state before the first token: a row for each.
