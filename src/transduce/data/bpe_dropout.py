@@ -34,8 +34,8 @@ class MergeTable:
         pairs = firsts * self._base + seconds
         bits = (32 * len(pairs)).bit_length()
         self._shift = np.uint64(64 - bits)
-        self._pairs = np.full(1 << bits, FREE)
-        self._ranks = np.full(1 << bits, NO_RANK)
+        self._pairs = np.full(1 << bits, FREE, np.int64)
+        self._ranks = np.full(1 << bits, NO_RANK, np.int64)
         slots, missing = self._slots(pairs), np.arange(len(pairs))
         while len(missing):
             _, first = np.unique(slots, return_index=True)
@@ -81,7 +81,7 @@ class BpeDropout:
         sizes = np.array([len(of_piece) for of_piece in symbols])
         self._n_merges = sizes - 1
         self._first = sizes.cumsum() - sizes
-        self._symbols = np.array([symbol for of_piece in symbols for symbol in of_piece])
+        self._symbols = np.array([symbol for of_piece in symbols for symbol in of_piece], np.int64)
         self._ranks = np.append(self._table.ranks(self._symbols[:-1], self._symbols[1:]), NO_RANK)
         self._ranks[self._first - 1] = NO_RANK  # of the last symbol of a piece with the first one of the next
         self._none = len(vocabulary)  # stands where a word has no symbol
@@ -203,6 +203,6 @@ class BpeDropout:
 def _columns(values: np.ndarray, lengths: np.ndarray, filler: int) -> np.ndarray:
     """Return rows of some lengths, one after the other in `values`, as the columns of an array."""
     is_real = np.arange(lengths.max()) < lengths[:, None]
-    columns = np.full(is_real.shape, filler)
+    columns = np.full(is_real.shape, filler, np.int64)
     columns[is_real] = values
     return np.ascontiguousarray(columns.T)
