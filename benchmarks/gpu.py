@@ -32,27 +32,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-START = time.monotonic()
+import gpu_setup
+import gpu_training
+import gpu_translation
+import torch
+from gpu_common import DEVICE, FULL, TINY, Scale, batch_of, or_problem, sentences
+from gpu_training import ceiling
+from torch import Tensor
 
-import torch  # noqa: E402  takes some of the minutes
-from torch import Tensor  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import gpu_training  # noqa: E402
-import gpu_translation  # noqa: E402
-from gpu_common import DEVICE, FULL, TINY, Scale, batch_of, or_problem, sentences  # noqa: E402  before the package
-from gpu_training import ceiling  # noqa: E402
-
-from transduce.config.schema import SearchConfig, TrainConfig  # noqa: E402
-from transduce.data.batches import Batch  # noqa: E402
-from transduce.decoding.backends import Backend  # noqa: E402
-from transduce.decoding.batched_search import search_all  # noqa: E402
-from transduce.decoding.cuda_graphs import CudaGraphTransformer  # noqa: E402
-from transduce.model.attention import reference_attention  # noqa: E402
-from transduce.model.transformer import Transformer, mixed_precision  # noqa: E402
-from transduce.train import TranslationTask  # noqa: E402
-from transduce.training.gradients import Gradients  # noqa: E402
+from transduce.config.schema import SearchConfig, TrainConfig
+from transduce.data.batches import Batch
+from transduce.decoding.backends import Backend
+from transduce.decoding.batched_search import search_all
+from transduce.decoding.cuda_graphs import CudaGraphTransformer
+from transduce.model.attention import reference_attention
+from transduce.model.transformer import Transformer, mixed_precision
+from transduce.train import TranslationTask
+from transduce.training.gradients import Gradients
 
 
 def correctness(scale: Scale) -> dict[str, Any]:
@@ -188,7 +184,7 @@ def main() -> int:
         print("this machine has no GPU; use --tiny on a CPU", file=sys.stderr)
         return 2
     torch.backends.cuda.matmul.fp32_precision = "ieee"  # some machines set TF32 for all programs
-    end = START + 60 * args.minutes
+    end = gpu_setup.START + 60 * args.minutes
     name = torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU"
     most = ceiling(scale)
     result: dict[str, Any] = {"device": name, "torch": torch.__version__, "ceiling_tflops": round(most / 1e12, 3)}

@@ -1,55 +1,22 @@
-"""Shared by the parts of gpu.py: stand-ins for packages that may be absent, random sentences, the clock and counts."""
+"""Shared by the parts of gpu.py: random sentences, the clock and counts."""
 
-import importlib.util
 import statistics
-import sys
 import time
-import types
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
+import gpu_setup  # noqa: F401  before the package
 import numpy as np
 import torch
+from support.kernels import Operations
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-
-class _Anything(type):
-    """Classes that have every attribute."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Anything(name, (_Stand,), {})
-
-
-class _Stand(Exception, metaclass=_Anything):
-    def __init_subclass__(cls, **_: Any) -> None:
-        """Accept all keyword arguments."""
-
-
-class _Absent(types.ModuleType):
-    """A stand-in for a package that only the command line needs, so that its import raises no error."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(_Stand, name)
-
-
-_NAMES = ("msgspec", "tokenizers", "safetensors", "safetensors.torch", "rich", "rich.console", "rich.progress")
-_ABSENT = [name for name in _NAMES if importlib.util.find_spec(name.partition(".")[0]) is None]
-sys.modules.update((name, _Absent(name)) for name in _ABSENT)
-if isinstance(_msgspec := sys.modules.get("msgspec"), _Absent):  # a check of types that accepts every value
-    vars(_msgspec).update(convert=lambda value, _: value, Meta=lambda **_: None)
-sys.path[:0] = [str(Path(__file__).resolve().parent.parent / folder) for folder in ("src", "tests")]
-
-from support.kernels import Operations  # noqa: E402  must come after the path
-
-from transduce.config.schema import ModelConfig  # noqa: E402
-from transduce.data.batches import Batch, collate  # noqa: E402
-from transduce.model import devices  # noqa: E402
+from transduce.config.schema import ModelConfig
+from transduce.data.batches import Batch, collate
+from transduce.model import devices
 
 DEVICE = devices.device() if torch.cuda.is_available() else torch.device("cpu")
 

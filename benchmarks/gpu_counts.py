@@ -11,18 +11,15 @@ decoding, where a small vocabulary decides which tokens are searched. `gpu.py` m
 
 import argparse
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent / "tests")]
-
-# ruff: noqa: E402  the paths must come before the imports
-import support.pretend_gpu  # noqa: F401, I001  must come before torch
+import gpu_setup  # noqa: F401  has the paths of the others
 import numpy as np
+import support.pretend_gpu  # noqa: F401  must come before torch
 import torch
 from gpu_common import DEVICE, FULL, TINY, Scale, batch_of, sentences
 from support.pretend_gpu.record import Record, recording

@@ -15,7 +15,6 @@ Times are of the processor, except those of the checkpoint.
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -25,9 +24,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-# ruff: noqa: E402  the path must come before the imports
 import numpy as np
 import torch
 from gpu_common import FULL

@@ -43,6 +43,7 @@ def test_the_gpu_script_runs_on_a_cpu_with_only_torch(tmp_path: Path) -> None:
     argv = [str(ROOT / "benchmarks" / "gpu.py"), "--tiny", "--out", str(tmp_path / "gpu.json")]
     program = WITHOUT.format(absent=ABSENT, argv=argv)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment["PYTHONPATH"] = str(ROOT / "benchmarks")
     command = [sys.executable, "-c", program]
     process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert process.returncode == 0, process.stdout + process.stderr

@@ -69,7 +69,7 @@ def test_the_measurement_of_a_gpu_runs(tmp_path: Path) -> None:
         f"import support.pretend_gpu, runpy, sys; sys.argv = {argv}; runpy.run_path(sys.argv[0], None, '__main__')"
     )
     environment = {name: value for name, value in os.environ.items() if name != "TRANSDUCE_DEVICE"}
-    environment["PYTHONPATH"] = str(TESTS)
+    environment["PYTHONPATH"] = os.pathsep.join([str(TESTS), str(ROOT / "benchmarks")])
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     result = json.loads(out.read_text(encoding="utf-8"))
