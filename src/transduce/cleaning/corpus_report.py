@@ -114,7 +114,7 @@ class Findings:
     def add_range(self, kind: str, where: str, first: int, last: int, evidence: str) -> None:
         """Add the lines `first` to `last`, counted from 1, with one example for all of them."""
         self._counts[kind, where] += last - first + 1
-        self._lines.setdefault(kind, array("L")).extend(range(first, last + 1))
+        self._lines.setdefault(kind, array("I")).extend(range(first, last + 1))
         examples = self._examples.setdefault((kind, where), [])
         if len(examples) < self._limit:
             examples.append(Example(first, _printable(evidence)))
