@@ -95,9 +95,7 @@ class Narrow:
         return values.astype(np.int32) if has_room else values
 
 
-def test_integers_of_32_bits_are_enough_where_no_type_is_named(
-    bpe: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_integers_of_32_bits_are_enough_where_no_type_is_named(bpe: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [np.array(bpe.encode(line), np.uint16) for line in [*HOSTILE, *sentences(30)]]
     keys = row_keys(1, 0, 0, np.arange(len(rows)))
     expected = bpe.drop_merges(rows, p=0.2, keys=keys)
