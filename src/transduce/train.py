@@ -39,6 +39,7 @@ from transduce.storage.run_request import TrainRequest
 from transduce.storage.tensors import Tensors
 from transduce.training import distributed, notices, sharding
 from transduce.training.gradients import Gradient, Gradients, dropout_seed
+from transduce.training.lora import freeze
 from transduce.training.optimizer import learning_rate
 from transduce.training.progress import TrainingProgress, format_scores, print_lines
 from transduce.training.run import Run
@@ -182,6 +183,8 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         valid_pairs = list(read_pairs(valid))
         old_pairs = list(read_pairs(request.old_corpus)) if request.old_corpus else []
         tokenizer, config = tokenizer_and_config(request, checkpoint, parent)
+        if parent:
+            freeze(parent.model, config.train)  # raises for a pattern without a match
         longest = most_tokens(config.model.max_positions)
         task.check(valid_pairs, tokenizer, longest, valid_names)
         if request.old_corpus:
@@ -198,6 +201,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     model = task.build(config)
     if parent:
         set_weights(model, start_weights(parent.model, config.model), str(request.start_from))
+    freeze(model, config.train)
     del parent  # otherwise its weights would stay in memory
     if request.shard:
         sharding.shard(model)
@@ -206,7 +210,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     state = TrainingState(model.to(devices.device()), config.train, record)
     if checkpoint:
         lines += run_folder.resume(request, state, checkpoint)
-    lines += notices.start(config, batches, model, state.counters.step)
+    lines += [*notices.start(config, batches, model, state.counters.step), *notices.frozen(state)]
     if distributed.is_leader():
         lines += notices.split_characters(batches, is_from_model=request.start_from is not None)
         valid_tags = TagCount(tokenizer)

@@ -31,8 +31,9 @@ from transduce.model.transformer import Transformer, mixed_precision
 from transduce.storage.model_folder import LoadedModel
 from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients, update
+from transduce.training.lora import freeze
 from transduce.training.loss import _loss_of_logits, projected_rdrop
-from transduce.training.optimizer import adam
+from transduce.training.optimizer import adam, optimizer_of
 from transduce.training.run import Run
 from transduce.training.sharding import gather_on_leader
 from transduce.training.task import translation_loss
@@ -242,6 +243,31 @@ def test_a_training_step_waits_once(settings: dict[str, Any], precision: str) ->
     with waits() as waits_of_the_check:
         assert gradient.is_finite
     assert len(waits_of_the_check) == 1
+
+
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-3), ("bf16", 0.03)])
+def test_steps_with_lora_equal_the_cpu(precision: str, bound: float) -> None:
+    config = TrainConfig(precision=precision, lora_rank=4, freeze=("encoder.0.*",))
+    models = pair()
+    optimizers: list[torch.optim.Adam] = []
+    for model in models:
+        freeze(model, config)
+        optimizers.append(optimizer_of(model, config))
+    factors = [[{**state} for state in optimizer.state.values()] for optimizer in optimizers]
+    for cpu, gpu in zip(*factors, strict=True):
+        gpu["factors"].copy_(cpu["factors"])
+    for model, optimizer in zip(models, optimizers, strict=True):
+        optimizer.param_groups[0]["lr"] = 0.01
+        gradients = Gradients(model, TranslationTask(), config, next(model.parameters()).device, print)
+        for step in (1, 2):
+            gradients.of([batch_of([(5, 7), (3, 2)])], seed=step)
+            with waits() as none:
+                update(optimizer, step)
+            optimizer.zero_grad()
+            assert none == []
+    cpu, gpu = (weights(model) for model in models)
+    for name, weight in cpu.items():
+        torch.testing.assert_close(gpu[name], weight, rtol=0.0, atol=bound)
 
 
 def test_a_checkpoint_is_copied_to_pinned_memory() -> None:

@@ -40,6 +40,8 @@ ADDED_LATER: dict[str, object] = {
     "train.rdrop": 0.0,
     "train.decay_steps": 0,
     "train.optimizer": "adam",
+    "train.freeze": (),
+    "train.lora_rank": None,
     "search.lookahead": None,
     "search.max_length": None,
     "search.no_repeat_ngram": 0,

@@ -20,12 +20,17 @@ Noise = Literal["capitals", "lower", "titles", "punctuation", "typos", "spaces",
 
 
 def use_python_numbers(settings: Any) -> None:
-    """Replace numbers of other libraries, such as NumPy's, in a new dataclass: files and checks know only Python's."""
+    """Replace numbers of other libraries, such as NumPy's, in a new dataclass: files and checks know only Python's.
+
+    A list, as JSON has it, becomes a tuple where the default is a tuple.
+    """
     for f in dataclasses.fields(settings):
         value = getattr(settings, f.name)
         if isinstance(value, numbers.Real) and type(value) not in (bool, int, float):
             number = int(value) if isinstance(value, numbers.Integral) else float(value)
             object.__setattr__(settings, f.name, number)
+        elif isinstance(value, list) and isinstance(f.default, tuple):
+            object.__setattr__(settings, f.name, tuple(cast(list[object], value)))
 
 
 @dataclass(frozen=True)
@@ -152,11 +157,7 @@ class DataConfig:
     # sentences that 2 % of the training lines have at least; a longer text is split; None: counted when a run starts
     sentences_per_line: int | None = None
 
-    def __post_init__(self) -> None:
-        use_python_numbers(self)
-        for name in ("tags", "noise"):
-            if isinstance(words := getattr(self, name), list):  # as JSON has it
-                object.__setattr__(self, name, tuple(words))
+    __post_init__ = use_python_numbers
 
     @property
     def noise_probabilities(self) -> dict[Noise, float]:
@@ -184,6 +185,8 @@ class TrainConfig:
     seed: int = 1  # for the initialisation, dropout, the order of the data and BPE-dropout
     # of the forward and backward pass; weights stay fp32; auto: bf16 on a GPU with instructions for it, otherwise fp32
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    freeze: tuple[str, ...] = ()  # with --from: names of parameters that stay as they are; * is any text
+    lora_rank: int | None = None  # with --from: rank of the changes of the layers' matrices, all that is trained then
     accumulate: int = 1  # micro-batches that a batch is split into; changes the memory, not the result
     log_every_steps: int = 100  # steps between two lines of log.jsonl
     evaluate_every_steps: int = 1_500  # steps between two evaluations on the validation text

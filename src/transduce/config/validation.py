@@ -96,7 +96,7 @@ RANGES: list[tuple[str, Callable[[float], bool], str]] = [
     (
         "1 to 10,000",
         lambda x: 1 <= x <= 10_000,
-        "model.n_layers model.n_encoder_layers model.n_decoder_layers model.n_heads train.accumulate",
+        "model.n_layers model.n_encoder_layers model.n_decoder_layers model.n_heads train.accumulate train.lora_rank",
     ),
     # A tiny model on one core translates 8 tokens in 7 s with a beam of 300, and in 153 s with one of 1,000.
     ("1 to 500", lambda x: 1 <= x <= 500, "search.beam_size"),
@@ -254,6 +254,8 @@ def _task_problems(config: Config) -> list[str]:
         lines.append(f"train.best_by={best_by!r}: expected {' or '.join(map(repr, scores))} with train.task={task!r}")
     if config.train.optimizer == "muon" and config.model.kind != "transformer":
         lines.append(f"train.optimizer='muon': expected 'adam' with model.kind={config.model.kind!r}")
+    if config.train.lora_rank is not None and config.model.kind != "transformer":
+        lines.append(f"train.lora_rank={config.train.lora_rank}: expected null with model.kind={config.model.kind!r}")
     if task == "parsing" and config.data.target_tokens != "symbols":
         lines.append("data.target_tokens='subwords': expected 'symbols' with train.task='parsing'")
     if task == "classes":

@@ -110,7 +110,8 @@ def choose_for(
         child = inherit(parent, parent, settings)
         choose = partial(auto.choose_from, child, relearns=child.model != parent.model)
     choice = choose(text, minutes=minutes, precision=precision, trial=trial)
-    optimizer = overridden(choice.config, settings)[0].train.optimizer
+    train = overridden(choice.config, settings)[0].train
+    optimizer = train.optimizer if train.lora_rank is None else "adam"
     return dataclasses.replace(choice, config=auto.with_optimizer(choice.config, optimizer))
 
 

@@ -152,6 +152,7 @@ class TrainRequest:
             *(corpora.problems(texts) if has_recipe or texts else []),
             *(self._text_problems() if has_recipe else []),
             *(self._evaluation_problems() if has_recipe or len(self.valid) > 1 else []),
+            *self._adaptation_problems(),
             *self._run_problems(),
             *(board_problems() if self.tensorboard else []),
             *(shard_problems(self.config.train) if self.shard else []),
@@ -192,6 +193,21 @@ class TrainRequest:
                 f"--old-valid={_names(self.old_valid)}: expected as many files as --valid; leave the others out"
             )
         return [*lines, *corpora.problems([self._evaluation_text(self.old_valid)])]
+
+    def _adaptation_problems(self) -> list[str]:
+        """Return a line for each setting that needs a model to start from, and for an optimizer that LoRA lacks."""
+        train = self.config.train
+        settings = {"freeze": ",".join(train.freeze), "lora_rank": train.lora_rank}
+        lines = [
+            f"train.{name}={value}: must not be set without --from; add --from MODEL"
+            for name, value in settings.items()
+            if value and self.start_from is None and not self.has_run
+        ]
+        is_chosen = self.is_auto and not any(setting.startswith("train.optimizer=") for setting in self.settings)
+        if train.lora_rank is not None and train.optimizer != "adam" and not is_chosen:
+            name = f"train.optimizer={train.optimizer!r}"
+            lines.append(f"{name}: expected 'adam' with train.lora_rank; add --set train.optimizer=adam")
+        return lines
 
     def _run_problems(self) -> list[str]:
         """Return a line for each reason why a run cannot start or resume in `out`."""

@@ -191,11 +191,11 @@ BUCKET_BYTES = 64 << 20
 
 
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Replace .grad of every parameter by its sum over the ranks. A missing gradient counts as 0."""
+    """Replace .grad of every parameter that is not frozen by its sum over the ranks. A missing gradient counts as 0."""
     if world_size() == 1:
         return
     bucket: list[Tensor] = []
-    for parameter in parameters:
+    for parameter in (parameter for parameter in parameters if parameter.requires_grad):
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
         bucket.append(parameter.grad)

@@ -43,6 +43,16 @@ def start(config: Config, batches: Batches, model: nn.Module, step: int) -> list
     return lines + slow_precision(config.train.precision)
 
 
+def frozen(state: TrainingState) -> list[str]:
+    """Return a line if only a part of the parameters is trained, or factors of changes."""
+    moments = [of[name] for of in state.optimizer.state.values() for name in ("exp_avg", "momentum") if name in of]
+    trained, total = sum(moment.numel() for moment in moments), parameter_count(state.model)
+    if trained == total:
+        return []
+    what = "parameters, the others stay as they are" if state.config.lora_rank is None else "values in low-rank factors"
+    return [f"training {trained / 1e6:.2f} M {what}"]
+
+
 def slow_precision(precision: str) -> list[str]:
     """Return a line if the processor or the GPU has no instructions for products in `precision`."""
     device = devices.device()

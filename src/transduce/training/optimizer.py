@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from transduce.config.schema import TrainConfig
 from transduce.model.cpu_backend import has_fast_bf16
+from transduce.training.lora import LoraAdam, adapted_matrices
+from transduce.training.weights import trained_parameters
 
 FACTOR = 2.0  # learning rate of the matrices, in times the other rate
 MOMENTUM = 0.95
@@ -16,14 +18,17 @@ PASSES = 5
 
 
 def optimizer_of(model: nn.Module, config: TrainConfig) -> torch.optim.Adam:
-    """Return the optimizer that `config` names for the parameters of `model`.
+    """Return the optimizer that `config` names for the parameters of `model` that are not frozen.
 
     Muon has the matrices of the layers of encoder and decoder; Adam has embeddings, norms and biases.
     """
+    if config.lora_rank is not None:
+        return LoraAdam(adapted_matrices(model), config.lora_rank, config.adam_beta2)
+    trained = trained_parameters(model)
     if config.optimizer == "adam":
-        return adam(model.parameters(), config.adam_beta2)
-    layers = (p for name, p in model.named_parameters() if name.startswith(("encoder.", "decoder.")))
-    return Muon(model.parameters(), [p for p in layers if p.ndim == 2], config.adam_beta2)
+        return adam(trained.values(), config.adam_beta2)
+    layers = (p for name, p in trained.items() if name.startswith(("encoder.", "decoder.")))
+    return Muon(trained.values(), [p for p in layers if p.ndim == 2], config.adam_beta2)
 
 
 def learning_rate(

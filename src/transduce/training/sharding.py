@@ -21,6 +21,8 @@ def shard_problems(train: TrainConfig) -> list[str]:
         lines.append("--shard: expected several ranks; start them: torchrun --nproc-per-node 2 -m transduce train ...")
     if train.optimizer != "adam":
         lines.append(f"--shard: expected train.optimizer='adam', not {train.optimizer!r}, which needs whole matrices")
+    if train.lora_rank is not None:
+        lines.append(f"--shard: must not be set with train.lora_rank={train.lora_rank}, which needs whole matrices")
     return lines
 
 

@@ -23,7 +23,7 @@ from transduce.errors import UserError
 from transduce.training.gradients import Gradient, update
 from transduce.training.optimizer import optimizer_of
 from transduce.training.sharding import full_tensor, gather_on_leader, shard_like
-from transduce.training.weights import live_weights, persistent_buffers, set_weights
+from transduce.training.weights import live_weights, persistent_buffers, set_weights, trained_parameters
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]  # as far as JSON programs are exact
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -33,8 +33,8 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 class Checkpoint:
     """A copy of the state of a training: whole tensors on the CPU, by name. Ranks other than 0 have no tensors.
 
-    weights: see `training.weights`. optimizer: Adam's moments, "exp_avg/NAME" and "exp_avg_sq/NAME" for each parameter;
-    with Muon, "momentum/NAME" for each matrix.
+    weights: see `training.weights`. optimizer: Adam's moments, "exp_avg/NAME" and "exp_avg_sq/NAME" for each parameter
+    that is trained; with Muon, "momentum/NAME" for each matrix; with LoRA, also "factors/NAME".
     ema: the moving average of the weights; None: the run has none. state: counters, data position, meter and record, as
     JSON values.
     """
@@ -188,7 +188,7 @@ class TrainingState:
 
     def snapshot(self) -> Checkpoint:
         """Return a copy of all that a restart needs. Every rank calls it; only rank 0 gets tensors."""
-        parameters = dict(self.model.named_parameters())
+        parameters = trained_parameters(self.model)
         moments = {
             f"{m}/{name}": self.optimizer.state[p][m] for name, p in parameters.items() for m in self._moments(p)
         }
@@ -211,7 +211,7 @@ class TrainingState:
         state = checkpoint.state
         try:
             count = float(state["step"] - state["skipped"])
-            for name, parameter in self.model.named_parameters():
+            for name, parameter in trained_parameters(self.model).items():
                 moments = self._moments(parameter)
                 self.optimizer.state[parameter] = {
                     "step": torch.tensor(count, device=parameter.device),

@@ -14,6 +14,7 @@ from transduce.data.vocabulary import CONTROLS
 from transduce.model import devices
 from transduce.model.transformer import parameter_count
 from transduce.training.gradients import Gradients, update
+from transduce.training.lora import freeze
 from transduce.training.optimizer import optimizer_of
 
 SECONDS = 2.0  # of a trial, after the first steps
@@ -34,6 +35,7 @@ def run_trial(config: Config, text: Text, n_valid: int) -> Trial:
     model_config = dataclasses.replace(config.model, vocab_size=vocab_size)
     task = task_class(config.train.task)()
     model = task.build(dataclasses.replace(config, model=model_config)).to(device)
+    freeze(model, config.train)
     gradients = Gradients(model, task, config.train, device, lambda lines: None)
     optimizer = optimizer_of(model, config.train)
 

@@ -1,11 +1,13 @@
-"""The weights of a model as tensors by name: functions to read, set and check them.
+"""The weights of a model as tensors by name: functions to read, set, freeze and check them.
 
 The weights are the parameters and the persistent buffers, such as the random directions of a Performer. A tied matrix
 occurs once.
 """
 
+import fnmatch
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -26,6 +28,29 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
 def live_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights by name, as they are in the model."""
     return {**dict(model.named_parameters()), **persistent_buffers(model)}
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that are not frozen, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def freeze_matching(model: nn.Module, patterns: Sequence[str]) -> None:
+    """Freeze the parameters whose names match one of `patterns` (`train.freeze`). Each name of a tied matrix counts.
+
+    Raises UserError if a pattern matches no name.
+    """
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for pattern in patterns:
+        names = fnmatch.filter(parameters, pattern)
+        if not names:
+            known = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in parameters)
+            raise UserError(
+                f"train.freeze={pattern}: expected a pattern that matches names of parameters; the names, with * for "
+                f"the number of a layer, are {', '.join(known)}"
+            )
+        for name in names:
+            parameters[name].requires_grad_(False)
 
 
 def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
