@@ -118,6 +118,19 @@ def test_steps_are_checked_before_they_are_used(
     assert "their logits differ by" in capsys.readouterr().err
 
 
+def test_weights_that_have_moved_are_read_again() -> None:
+    """As after a way to the CPU and back: torch then counts no change."""
+    model = model_of(CONFIG, torch.float32)
+    transformer = CudaGraphTransformer(model, "fp32")
+    logits_of_a_search(model, transformer)
+    recordings = transformer.recordings
+    for weight in model.parameters():
+        weight.data = weight.data * 1.5
+    expected, logits = logits_of_a_search(model, transformer)
+    assert ((logits - expected).norm() / expected.norm()).item() < BOUNDS["fp32"]
+    assert recordings and transformer.recordings is not recordings  # which read the old addresses
+
+
 def test_searches_that_share_models_take_their_locks_once_and_in_one_order(toy: Toy) -> None:
     translator = transduce.load(toy.model)
     (model,) = translator.models

@@ -129,15 +129,17 @@ class CudaGraphTransformer:
         self.recordings: dict[Hashable, _Recording] = {}
         self.pool = torch.cuda.graph_pool_handle() if self.stream else None
 
-    def _versions(self) -> list[int]:
-        """Return numbers that change with the weights; not for weights that were made in inference mode."""
-        return [0 if weight.is_inference() else weight._version for weight in self.weights]
+    def _versions(self) -> list[tuple[int, int]]:
+        """Return of each weight its address, and a number of its changes; always 0 if it was made in inference mode."""
+        return [(weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in self.weights]
 
     def _read_weights(self) -> None:
-        """Copy the weights of the model again if they have changed. Recordings stay."""
+        """Copy the weights of the model again if they have changed. Recordings stay, unless the weights have moved."""
         versions = self._versions()
         if versions == self.versions:
             return
+        if any(before[0] != now[0] for before, now in zip(self.versions, versions, strict=True)):
+            self._drop_recordings()
         self.versions = versions
         kernels = GpuKernels(self.dtype, self.device)
         CpuTransformer(self.model, self.precision, kernels)
