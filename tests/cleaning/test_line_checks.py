@@ -35,6 +35,10 @@ def test_correct_lines_have_no_finding(line: str) -> None:
         ("٢٠٢٤", "2024"),
         ("see www.dog.org.", "siehe www.dog.org"),
         ("Los Angeles", "Los Angeles"),
+        ("No no no, stop it", "Nein, nein, nein!"),
+        ("He laughed: ha ha ha", "他笑了：哈哈哈"),
+        ("my great-great-great-grandfather", "mein Urururgroßvater"),
+        ("It cost 1 000 000 000 000 dollars.", "Es kostete 1.000.000.000.000 Dollar."),
     ],
 )
 def test_correct_translations_have_no_finding(src: str, tgt: str) -> None:

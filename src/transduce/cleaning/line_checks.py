@@ -6,12 +6,13 @@ A check yields the kind of a finding (`corpus_report.KINDS`) and the evidence, a
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from transduce.cleaning.misfits import WORD as ANY_WORD
 from transduce.data.vocabulary import TokenizerLike
 
 LONG = 1_000  # characters
@@ -93,6 +94,7 @@ class PieceCheck:
 
 NUMBER = re.compile(r"\d+(?:[.,'’]\d+|[ \u00a0\u202f]\d{3}(?!\d))*")
 LINK = re.compile(r"(?:https?://|www\.)[!-~]+")
+SPACED_WORD = re.compile(r"[^\W_]+(?:[-'’][^\W_]+)*")
 REPEATED = re.compile(r"(?<!\S)(\S++(?: \S++){0,11}?)(?: \1(?!\S)){2,}")  # up to 12 words, at least 3 times
 MANY_NUMBERS = 100  # on both sides; a line with more is a table, and the check of each number reads the other side
 
@@ -101,8 +103,8 @@ def check_pair(src: str, tgt: str) -> Iterator[tuple[str, str]]:
     """Yield kind and evidence of each difference between the sides that a translation would not have."""
     if is_copied(src, tgt):
         yield "copied", src
-    if repeated := _repeated(src, tgt) or _repeated(tgt, src):
-        yield "repetition", repeated
+    if repetition := _repetition(src, tgt) or _repetition(tgt, src):
+        yield "repetition", repetition
     numbers, others = _long_numbers(src), _long_numbers(tgt)
     if numbers and others and len(numbers) + len(others) <= MANY_NUMBERS and not _share_digits(numbers, others):
         yield "numbers", f"{numbers[0]} / {others[0]}"
@@ -111,15 +113,20 @@ def check_pair(src: str, tgt: str) -> Iterator[tuple[str, str]]:
         yield "links", different[0]
 
 
-def _repeated(line: str, other: str) -> str:
-    """Return the words that a line repeats and the other does not, and how often; "" if there are none."""
-    words, n = _most_repeated(line)
-    return f"{words}, {n} times" if n > 1 and n >= 2 * _most_repeated(other)[1] else ""
+def _repetition(line: str, other: str) -> str:
+    """Return the words that a line repeats and the other does not, and how often; "" if there are none.
+
+    In the other line, each character of a script without spaces is a word: 哈哈哈 translates ha ha ha.
+    """
+    words, n = _most_repeated(SPACED_WORD.findall(line.casefold()))
+    has_letter = any(map(str.isalpha, words))  # a number such as 1 000 000 000 repeats its groups
+    is_repetition = has_letter and n >= 2 * _most_repeated(ANY_WORD.findall(other.casefold()))[1]
+    return f"{words}, {n} times" if is_repetition else ""
 
 
-def _most_repeated(line: str) -> tuple[str, int]:
+def _most_repeated(words: Sequence[str]) -> tuple[str, int]:
     """Return the words that come most often one after the other, and how often; 1 if none comes 3 times."""
-    matches = REPEATED.finditer(" ".join(line.casefold().split()))
+    matches = REPEATED.finditer(" ".join(words))
     counts = [(match[1], (len(match[0]) + 1) // (len(match[1]) + 1)) for match in matches]
     return max(counts, key=lambda count: count[1], default=("", 1))
 
