@@ -105,13 +105,13 @@ def counts(work: Callable[[], Any], steps: int = 1) -> dict[str, Any]:
             wait()
         on_gpu = [event.name for event in profiler.events() if event.device_type == DeviceType.CUDA]
         kernels = sum(not name.startswith(("Memcpy", "Memset")) for name in on_gpu)
-    waited = waits(work)
+    n_waits = waits(work)
     return {
         "kernels": kernels and round(kernels / steps, 1),
         "operations": round(operations.count / steps, 1),
         "gb_moved": round(operations.bytes_moved / steps / 1e9, 3),
         "copies_to_gpu": round(operations.copies_to_gpu / steps, 1),
-        "waits": waited and round(waited / steps, 2),
+        "waits": n_waits and round(n_waits / steps, 2),
     }
 
 

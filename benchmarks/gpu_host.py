@@ -9,7 +9,7 @@
 - step: milliseconds for one gradient of 6 + 6 layers and the update, with tensors so small that only the calls count.
   They take the way of a GPU, on a CPU: starting a kernel on a GPU takes longer than a call on the CPU.
 
-Times are of the processor, except those of the checkpoint.
+Times are of the processor, except for the checkpoint.
 """
 
 import argparse
@@ -54,11 +54,11 @@ def stream(texts: list[Path], folder: Path, seconds: float) -> dict[str, int]:
     tokenizer = Tokenizer.learn(lines, kind="bpe", vocab_size=16_000)
     store = open_store(folder, [Corpus(*texts)], tokenizer)
     plain = DataConfig(batch_tokens=FULL.batch_tokens, vocab_size=16_000)
-    dropped = replace(plain, bpe_dropout=0.1)
+    with_dropout = replace(plain, bpe_dropout=0.1)
     result = {}
     for name, config, share in (
         ("plain", plain, Share()),
-        ("BPE-dropout", dropped, Share()),
+        ("BPE-dropout", with_dropout, Share()),
         ("of 8 ranks", plain, Share(0, 8)),
     ):
         batches = Batches(store, tokenizer, config, seed=1, share=share, collate=collate)

@@ -51,8 +51,8 @@ def our_step(config: ModelConfig, *, is_compiled: bool) -> TrainingStep:
         group["lr"] = 1e-4
     gradients = Gradients(model, TranslationTask(), TrainConfig(precision="bf16"), DEVICE, print)
     if is_compiled:
-        for trained in gradients.workers.models:  # a copy, with some weights in bf16
-            for layer in [*trained.encoder, *trained.decoder]:
+        for copy in gradients.workers.models:  # a copy, with some weights in bf16
+            for layer in [*copy.encoder, *copy.decoder]:
                 layer.compile(dynamic=True)
     count = iter(range(1, 1 << 30))
 

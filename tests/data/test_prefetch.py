@@ -45,8 +45,8 @@ def test_the_steps_are_those_of_the_stream(
     assert steps[-1][1].epoch == 1
     for first in (0, 2, 5):
         position = steps[first - 1][1] if first else start
-        taken = take(batches.stream(position), 6 - first, device)
-        for (ours, after), (theirs, expected) in zip(taken, steps[first:], strict=True):
+        ours_and_after = take(batches.stream(position), 6 - first, device)
+        for (ours, after), (theirs, expected) in zip(ours_and_after, steps[first:], strict=True):
             assert after == expected
             assert [batch.pairs.tolist() for batch in ours] == [batch.pairs.tolist() for batch in theirs]
             assert torch.equal(ours[0].src, theirs[0].src) and torch.equal(ours[0].tgt_out, theirs[0].tgt_out)

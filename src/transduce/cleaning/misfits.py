@@ -94,7 +94,7 @@ class _Features:
     def __init__(self, text: Sequence[tuple[Sequence[str], Sequence[str]]]) -> None:
         sides = [src for src, _ in text], [tgt for _, tgt in text]
         self.vocabularies = [_Vocabulary(side) for side in sides]
-        src, tgt = ([known(line) for line in side] for known, side in zip(self.vocabularies, sides, strict=True))
+        src, tgt = ([ids_of(line) for line in side] for ids_of, side in zip(self.vocabularies, sides, strict=True))
         self.lexicons = _Lexicon(src, tgt, self.vocabularies[1]), _Lexicon(tgt, src, self.vocabularies[0])
         self.ratio = sum(map(len, tgt)) / max(1, sum(map(len, src)))  # target words for a source word
 
@@ -105,7 +105,7 @@ class _Features:
 
     def _portion(self, pairs: Sequence[Pair]) -> Floats:
         words = [[words_of(pair[side]) for pair in pairs] for side in (0, 1)]
-        ids = [[known(line) for line in side] for known, side in zip(self.vocabularies, words, strict=True)]
+        ids = [[ids_of(line) for line in side] for ids_of, side in zip(self.vocabularies, words, strict=True)]
         lengths = [np.array([len(line) for line in side]) for side in ids]
         columns = [
             *_translated(self.lexicons[0].gains(ids[0], ids[1]), lengths[1]),

@@ -38,8 +38,8 @@ class NearCopies:
         if len(words) < LEAST_WORDS:
             return False
         sequences = _sequences(words)
-        shared = Counter(test for sequence in sequences for test in self._lines_with.get(sequence, ()))
-        return any(n >= SIMILAR * (len(sequences) + self._sizes[test] - n) for test, n in shared.most_common(3))
+        common = Counter(test for sequence in sequences for test in self._lines_with.get(sequence, ()))
+        return any(n >= SIMILAR * (len(sequences) + self._sizes[test] - n) for test, n in common.most_common(3))
 
 
 def _words(line: str) -> tuple[str, ...]:

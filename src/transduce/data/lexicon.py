@@ -1,7 +1,7 @@
 """The probabilities that words translate words, learned from pairs by IBM model 1 (Brown et al. 1993). Without torch.
 
-Model 1 writes each target token t by one token s of the source, each with equal chance, or by an empty one, which
-stands for none of them. The probabilities p(t | s) are learned by expectation maximisation. In each round a target
+Model 1 writes each target token t by one token s of the source, each with equal chance. An empty token s stands for
+none of them. The probabilities p(t | s) are learned by expectation maximisation. In each round a target
 token is divided among the tokens of its source, in proportion to p(t | s). Mere counts of pairs would prefer common
 tokens.
 
@@ -31,12 +31,12 @@ def lexical_probabilities(src: Ids, tgt: Ids, n_target: int, *, empty: int) -> t
     for portion, _ in _portions(src, tgt, n_target, empty):
         keys = np.union1d(keys, np.unique(portion))
         n_entries += len(portion)
-    kept = [*_places(keys, src, tgt, n_target, empty)] if n_entries <= MOST_KEPT else None
+    in_memory = [*_places(keys, src, tgt, n_target, empty)] if n_entries <= MOST_KEPT else None
     source = keys // n_target
     probabilities = np.ones(len(keys))
     for _ in range(ROUNDS):
         counts = np.zeros(len(keys))
-        for of_entries, begins in kept or _places(keys, src, tgt, n_target, empty):
+        for of_entries, begins in in_memory or _places(keys, src, tgt, n_target, empty):
             shares = probabilities[of_entries]
             shares /= np.add.reduceat(shares, begins).repeat(np.diff(begins, append=len(shares)))
             counts += np.bincount(of_entries, shares, minlength=len(keys))

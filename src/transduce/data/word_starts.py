@@ -1,8 +1,8 @@
 """Where words begin in the ids of a line: the library cuts text into words, and merges no pieces of two words.
 
 Most words begin with a space, or where letters, digits and other symbols change. The ids show both. Marks and bytes do
-not tell what they belong to, and a word has at most 64 characters, so the library itself cuts a run of pieces with
-these.
+not tell what they belong to, and a word has at most 64 characters. So the library itself cuts a run of pieces with
+marks or bytes, and a longer run.
 """
 
 from collections.abc import Callable

@@ -1,13 +1,13 @@
 """Translation on a GPU: the rows of `CpuTransformer`, with each kind of decoding step recorded once (CUDA graphs).
 
-A step of the base model is 131 kernels in bf16, most of them small, and 14 more find the best tokens (counted without a
+A step of the base model is 131 kernels in bf16, most of them small. 14 more find the best tokens (counted without a
 GPU). The GPU finishes them before the host has launched the next ones. A recorded step is launched as a whole. It has
 one shape, and fixed addresses for all that it reads and writes:
 - Sentences, tokens so far and source tokens are rounded up to powers of two. The padding attends to row 0 of the
   tables, which is zero.
 - The tables belong to the model, not to a cache: a search must hold the `lock` of the model.
-- The weights are read where they are, or from copies that `encode` makes again when they have changed in place. So
-  recorded steps stay good, and belong to the model: all translators of it share them.
+- The weights are read where they are, or from copies. `encode` makes the copies again when the weights have changed in
+  place. So recorded steps stay good, and belong to the model: all translators of it share them.
 
 A cache is on the host, and so are the arguments of all methods: the host sends them to a step in one copy.
 
@@ -70,8 +70,9 @@ class _Shape(NamedTuple):
     def parts(self, inputs: Tensor) -> Sequence[Tensor]:
         """Return the inputs of a step, one vector, as the parts that the host writes and the GPU reads.
 
-        They are the token of each row (N,), the rows of the tables that it gets (N,), the rows of its tokens so far
-        (N, T), `CudaGraphCache.source` as two parts (B,), and its position (1,).
+        - of each row: its token (N,), the row of the tables that it gets (N,), the rows of its tokens so far (N, T)
+        - `CudaGraphCache.source` as two parts (B,)
+        - the position of the token (1,)
         """
         n, count = self.rows, self.sentences
         ids, new, past, first, lengths, position = inputs.split([n, n, n * self.length, count, count, 1])
@@ -356,8 +357,8 @@ def checked_cuda_graphs(model: Transformer, precision: Precision) -> CudaGraphTr
 
     Return None, and print a line to standard error, where recorded steps fail or give other logits than the model.
     """
-    prepared = vars(model).setdefault("prepared_for_gpu", _Prepared())
-    transformer = prepared.get(precision)
+    transformers = vars(model).setdefault("prepared_for_gpu", _Prepared())
+    transformer = transformers.get(precision)
     if transformer is not None and transformer.device == model.output.weight.device:
         return transformer
     try:
@@ -367,7 +368,7 @@ def checked_cuda_graphs(model: Transformer, precision: Precision) -> CudaGraphTr
     except RuntimeError as failure:
         transformer, problem = None, str(failure).strip().split("\n")[0]
     if transformer is not None and problem is None:
-        prepared[precision] = transformer
+        transformers[precision] = transformer
         return transformer
     print(f"transduce: translating without recorded steps, which is slower: {problem}", file=sys.stderr)
     return None

@@ -62,7 +62,7 @@ class GpuKernels(Plain):
         return heads.transpose(1, 2).reshape(len(queries), -1)
 
     def bias_of(self, is_visible: Tensor) -> Tensor:
-        """Return what is added to the scores of all heads and queries, by what each line sees, (B, T) or (T,).
+        """Return what is added to the scores of all heads and queries. is_visible: what each line sees, (B, T) or (T,).
 
         The kernel reads rows of a multiple of 16 numbers; others it would copy in every layer.
         """

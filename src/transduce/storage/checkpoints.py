@@ -195,8 +195,8 @@ class CheckpointWriter:
         """Let the thread write `snapshot()` unless an earlier call was for `step`. First wait for the earlier save.
 
         snapshot: every rank calls it; only rank 0 uses the result, which shares no memory with the training. A failed
-        write is printed and does not stop the training. After one, `save` waits for its own write, and raises OSError
-        if it is the failure number `MAX_FAILED_SAVES` in a row.
+        write is printed and does not stop the training. After one, `save` waits for its own write. It raises OSError
+        at the failure number `MAX_FAILED_SAVES` in a row.
         """
         if step == self.step:
             return

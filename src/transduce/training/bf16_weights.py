@@ -27,7 +27,7 @@ class Bf16Weights:
         self.weights: list[Tensor] = [*weights_of_products(model)]
         self.copies: list[Tensor] = [nn.Parameter(w.detach().bfloat16(), w.requires_grad) for w in self.weights]
         common = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-        own = {id(weight): copied for weight, copied in zip(self.weights, self.copies, strict=True)}
+        own = {id(weight): twin for weight, twin in zip(self.weights, self.copies, strict=True)}
         self.model = copy.deepcopy(model, common | own)
 
     @torch.no_grad()
@@ -39,7 +39,7 @@ class Bf16Weights:
     def add_gradients(self) -> None:
         """Move the gradients of the copy to the weights of the model."""
         everything = zip(self.weights, self.copies, strict=True)
-        pairs = [(weight, copied.grad) for weight, copied in everything if copied.grad is not None]
+        pairs = [(weight, twin.grad) for weight, twin in everything if twin.grad is not None]
         if not pairs:
             return
         gradients = [torch.empty_like(weight) for weight, _ in pairs]
@@ -52,8 +52,8 @@ class Bf16Weights:
                 sums.append((weight.grad, gradient))
         if sums:
             torch._foreach_add_([total for total, _ in sums], [gradient for _, gradient in sums])
-        for copied in self.copies:
-            copied.grad = None
+        for twin in self.copies:
+            twin.grad = None
 
 
 def bf16_weights(model: nn.Module, config: TrainConfig, device: torch.device) -> Bf16Weights | None:

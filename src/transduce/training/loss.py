@@ -43,8 +43,8 @@ def projected_cross_entropy(
     sum, (N,), without a gradient; None: 1.
 
     The logits of a whole batch would be the largest tensor of a training step by far. So the forward pass computes the
-    loss and its gradients together, a few hundred rows at a time, on a GPU a few thousand. Under autocast to bf16 the
-    products are in bf16, and so are the logits and their gradient. The softmax is in fp32.
+    loss and its gradients together, for some rows at a time: a few hundred, on a GPU a few thousand. Under autocast to
+    bf16 the products are in bf16, and so are the logits and their gradient. The softmax is in fp32.
     """
     dtype = products_dtype(hidden)
     return _ProjectedLoss.apply(hidden, projection, bias, targets, label_smoothing, 0.0, dtype, weights)[0]

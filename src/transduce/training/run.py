@@ -42,7 +42,7 @@ class Run:
         """Return the validation scores of a model with these weights; names on the old text begin with `OLD`.
 
         The model takes the memory that the gradient needs in a step. On a GPU with half of its memory free, it remains
-        for the next evaluation, with the steps of a search that the GPU has recorded. A sharded run evaluates on the
+        for the next evaluation. So do the steps of a search that the GPU has recorded. A sharded run evaluates on the
         CPU, because a GPU may have no room for a whole model.
         """
         device = torch.device("cpu") if self.is_sharded else devices.device()
