@@ -29,7 +29,8 @@ GERMAN = {"code": "de", "name": "German", "targets": ["de"]}
 def server(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     folder = tmp_path_factory.mktemp("clients")
     (folder / "keys").write_text(KEY)
-    with server_process(folder, toy.model, "--api-keys", folder / "keys") as server:
+    options = "--api-keys", folder / "keys", "--glossaries", folder / "glossaries"
+    with server_process(folder, toy.model, *options) as server:
         yield server
 
 
@@ -120,6 +121,8 @@ def test_deepl_node(address: str) -> None:
         "source": [["en", "English"]],
         "target": [["de", "German"]],
         "limitReached": False,
+        "glossary": True,
+        "entries": [["b", "x"]],
         "formality": "Error: Bad request, message: formality: expected default or prefer_*; "
         "this server cannot choose the formality",
         "wrongKey": "Error: Authorization failure, check auth_key, message: Invalid API key",
@@ -135,6 +138,14 @@ def test_deepl(address: str) -> None:
     assert client.translate_text("<p>a b</p>", target_lang="DE", tag_handling="html").text == "<p>b a</p>"
     assert [language.code for language in client.get_target_languages()] == ["DE"]
     assert not client.get_usage().any_limit_reached
+    glossary = client.create_glossary("names", "EN", "DE", {"b": "x"})
+    assert client.get_glossary(glossary.glossary_id).entry_count == 1
+    assert client.get_glossary_entries(glossary) == {"b": "x"}
+    assert "x" in client.translate_text("a b", source_lang="EN", target_lang="DE", glossary=glossary).text.split()
+    assert [each.glossary_id for each in client.list_glossaries()] == [glossary.glossary_id]
+    client.delete_glossary(glossary)
+    with pytest.raises(deepl.exceptions.GlossaryNotFoundException):
+        client.get_glossary(glossary.glossary_id)
     with pytest.raises(deepl.DeepLException, match="formality"):
         client.translate_text("a b c", target_lang="DE", formality="more")
     with pytest.raises(deepl.AuthorizationException):

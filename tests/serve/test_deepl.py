@@ -48,7 +48,8 @@ def test_split_sentences(service: Served, split: Any, text: str) -> None:
     [
         ({"formality": "more"}, "formality"),
         ({"tag_handling": "xml"}, "tag_handling"),
-        ({"glossary_id": "x"}, "glossary_id"),
+        ({"glossary_ids": ["x"]}, "glossary_ids"),
+        ({"glossary_id": "x"}, "--glossaries"),
         ({"ignore_tags": ["b"]}, "ignore_tags"),
         ({"splitting_tags": "p"}, "splitting_tags: expected none"),
         ({"non_splitting_tags": "p"}, "non_splitting_tags"),
@@ -92,4 +93,4 @@ def test_the_key_is_in_the_header() -> None:
 
 def test_errors_of_routes_have_a_message(service: Served) -> None:
     assert service.call("GET", "/v2/translate").json == {"message": "Method Not Allowed"}
-    assert service.call("GET", "/v2/glossaries").json == {"message": "Not Found"}
+    assert service.call("GET", "/v3/glossaries").json == {"error": "Not Found"}

@@ -61,7 +61,7 @@ def test_an_entry_may_be_a_list_of_alternatives(service: Served, translator: tra
 @pytest.mark.parametrize("name", ["mustnot", "mustNot", "must-not", "musts", "must[]", "MUST", "Prefix", "prefixes"])
 def test_a_misspelt_field_is_refused(service: Served, name: str) -> None:
     near = "prefix" if "prefix" in name.lower() else "must_not" if "not" in name.lower() else "must"
-    message = f"Invalid request: $.{name}: expected one of must, must_not, prefix; did you mean {near!r}?"
+    message = f"Invalid request: $.{name}: expected one of must, must_not, prefix, terms; did you mean {near!r}?"
     answer = service.translate("a b", **{name: ["x"]})
     assert (answer.status, answer.json) == (400, {"error": message})
     assert service.form("/translate", {"q": "a", "source": "en", "target": "de", name: "x"}).json == {"error": message}
@@ -76,7 +76,7 @@ def test_other_fields_of_clients_are_ignored(service: Served) -> None:
 def test_the_routes_of_deepl_have_no_phrases(service: Served, fields: dict[str, Any]) -> None:
     (name,) = fields
     answer = service.post("/v2/translate", text=["a b"], target_lang="DE", **fields)
-    message = f"{name}: expected no must, must_not, prefix; send phrases to /translate"
+    message = f"{name}: expected no must, must_not, prefix, terms; send phrases to /translate"
     assert (answer.status, answer.json) == (400, {"message": message})
 
 

@@ -51,6 +51,13 @@ TermsFiles = Annotated[
         "which may be repeated."
     ),
 ]
+GlossaryFolder = Annotated[
+    Path | None,
+    Parameter(
+        help="Folder for the glossaries that clients of DeepL's API create. It is made if needed.",
+        show_default="clients cannot create any",
+    ),
+]
 Cors = Annotated[str, Parameter(help="Origins whose pages may call this server, with commas between. * is any.")]
 QuietProbes = Annotated[
     Flag, Parameter(help="Do not log answers to /healthz, /readyz, /health and /metrics, except refusals.")
@@ -91,6 +98,7 @@ def serve(
     metrics_host: MetricsHost = None,
     api_keys: ApiKeys = None,
     terms: TermsFiles = None,
+    glossaries: GlossaryFolder = None,
     cors: Cors = "*",
     drain_s: DrainS = 0.0,
     quiet_probes: QuietProbes = False,
@@ -126,6 +134,7 @@ def serve(
         logs_probes=not quiet_probes,
         drain_seconds=drain_s,
         engine_threads=engine_threads,
+        glossaries=glossary_folder(glossaries),
         limits=limits,
     )
     check_packages()
@@ -188,6 +197,21 @@ def terms_files(arguments: Sequence[str], pairs: Sequence["Pair"]) -> dict["Pair
             )
         files[pair] = Path(file)
     return files
+
+
+def glossary_folder(folder: Path | None) -> Path | None:
+    """Return the folder, which exists now. Raises UserError if files cannot be written to it."""
+    from transduce.data.disk import error_at
+
+    if folder is None:
+        return None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".writable").touch()
+        (folder / ".writable").unlink()
+    except OSError as problem:
+        raise error_at(problem, "writing", folder) from None
+    return folder
 
 
 def check_packages() -> None:

@@ -3,7 +3,7 @@
 import functools
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.resources import files
 
 import msgspec
@@ -72,6 +72,10 @@ def application(service: Service, settings: ServerSettings, state: State, log: L
         ("POST", "/v2/translate", deepl.translate),
         ("GET POST", "/v2/languages", deepl.languages),
         ("GET POST", "/v2/usage", deepl.usage),
+        ("GET", "/v2/glossary-language-pairs", deepl.glossary_pairs),
+        ("GET POST", "/v2/glossaries", deepl.glossaries),
+        ("GET DELETE", "/v2/glossaries/{key}", deepl.glossary),
+        ("GET", "/v2/glossaries/{key}/entries", deepl.glossary_entries),
         ("GET", "/", index),
         ("GET", "/openapi.json", specification("transduce serve")),
         ("GET", "/spec", specification("LibreTranslate")),
@@ -82,7 +86,7 @@ def application(service: Service, settings: ServerSettings, state: State, log: L
         routes.append(("GET", "/metrics", metrics))
     table = [Route(path, handler, methods=methods.split()) for methods, path, handler in routes]
     app = Router(table, redirect_slashes=False)
-    return Front(app, libre, deepl, settings, log, {path for _, path, _ in routes})
+    return Front(app, libre, deepl, settings, log, table)
 
 
 def metrics_application(metrics: Metrics) -> ASGIApp:
@@ -106,14 +110,20 @@ class Front:
     """The outermost layer: it gives each request an id, answers each error, and counts and logs the request."""
 
     def __init__(
-        self, app: ASGIApp, libre: ClientApi, deepl: ClientApi, settings: ServerSettings, log: Log, paths: set[str]
+        self,
+        app: ASGIApp,
+        libre: ClientApi,
+        deepl: ClientApi,
+        settings: ServerSettings,
+        log: Log,
+        routes: Sequence[Route],
     ) -> None:
         self._app = app
         self._libre = libre
         self._deepl = deepl
         self._settings = settings
         self._log = log
-        self._paths = paths
+        self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -124,7 +134,7 @@ class Front:
         added = self._added_headers(headers.get(b"origin", b"").decode("latin-1"), scope["method"] == "OPTIONS")
         name = headers.get(b"x-request-id", b"").decode("latin-1")
         record = Record(name if REQUEST_ID.fullmatch(name) else new_id())
-        record.route = path if path in self._paths else "other"
+        record.route = next((route.path for route in self._routes if route.path_regex.match(path)), "other")
         scope["transduce.record"] = record
         start = time.monotonic()
 

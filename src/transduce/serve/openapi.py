@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from transduce import __version__
 from transduce.decoding.phrases.line_constraint import MOST_CHARACTERS, MOST_PHRASES
+from transduce.serve.phrases import MOST_TERMS
 from transduce.serve.service import Service
 from transduce.serve.settings import ServerSettings
 
@@ -16,6 +17,7 @@ REQUIRED: dict[str, object] = {"anyOf": [PHRASE, {"type": "array", "items": PHRA
 REQUIRED_LIST: dict[str, object] = {**PHRASE_LIST, "items": REQUIRED}
 REQUIRED_PHRASES = {"anyOf": [REQUIRED_LIST, {"type": "array", "items": REQUIRED_LIST}]}
 PREFIX = {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": ["string", "null"]}}]}
+GLOSSARY_KEY: dict[str, object] = {"parameters": [{"name": "key", "in": "path", "required": True, "schema": STRING}]}
 FORMS = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
 
 
@@ -40,6 +42,12 @@ def document(service: Service, settings: ServerSettings, title: str) -> dict[str
         },
         "must_not": {**PHRASES, "description": "phrases that the translation does not have"},
         "prefix": {**PREFIX, "description": "text that the translation begins with; a list for a list"},
+        "terms": {
+            "type": ["object", "null"],
+            "additionalProperties": STRING,
+            "maxProperties": MOST_TERMS,
+            "description": "targets of terms of the source language, with | between alternatives; for all texts",
+        },
         **key,
     }
     deepl = {
@@ -48,6 +56,7 @@ def document(service: Service, settings: ServerSettings, title: str) -> dict[str
         "source_lang": {**STRING, "examples": [code.upper() for code in models.sources]},
         "split_sentences": {"enum": ["0", "1", "nonewlines"]},
         "tag_handling": {"enum": ["html"]},
+        "glossary_id": {"type": ["string", "null"], "description": "needs source_lang"},
         "show_billed_characters": {"type": "boolean"},
     }
     return {
@@ -72,6 +81,13 @@ def document(service: Service, settings: ServerSettings, title: str) -> dict[str
             },
             "/v2/languages": _get_or_post("The languages, for DeepL's clients"),
             "/v2/usage": _get_or_post("The usage, for DeepL's clients; it is not counted"),
+            "/v2/glossary-language-pairs": {"get": _get("The languages of glossaries")},
+            "/v2/glossaries": {"get": _get("The glossaries of the key"), "post": _created("Keep a glossary")},
+            "/v2/glossaries/{key}": {
+                "get": {**_get("A glossary"), **GLOSSARY_KEY},
+                "delete": {**_deleted("Delete a glossary"), **GLOSSARY_KEY},
+            },
+            "/v2/glossaries/{key}/entries": {"get": {**_get("The entries, in TSV"), **GLOSSARY_KEY}},
             "/": {"get": _get("The page that translates")},
             "/openapi.json": {"get": _get("This description")},
             "/spec": {"get": _get("This description, titled as LibreTranslate's clients expect")},
@@ -105,6 +121,28 @@ def _post(
 
 def _get(summary: str) -> dict[str, object]:
     return {"summary": summary, "responses": {"200": {"description": "the answer"}}}
+
+
+def _created(summary: str) -> dict[str, object]:
+    properties = {name: STRING for name in ("name", "source_lang", "target_lang", "entries")}
+    schema = {
+        "type": "object",
+        "properties": {**properties, "entries_format": {"enum": ["tsv", "csv"]}},
+        "required": [*properties, "entries_format"],
+    }
+    refusals = {"400": "a field is wrong", "403": "the key is wrong", "456": "the server has too many glossaries"}
+    return {
+        "summary": summary,
+        "requestBody": {"required": True, "content": {form: {"schema": schema} for form in FORMS}},
+        "responses": {
+            "201": {"description": "the glossary"},
+            **{status: _response(text, "Message") for status, text in refusals.items()},
+        },
+    }
+
+
+def _deleted(summary: str) -> dict[str, object]:
+    return {"summary": summary, "responses": {"204": {"description": "deleted"}}}
 
 
 def _get_or_post(summary: str) -> dict[str, object]:

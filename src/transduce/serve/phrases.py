@@ -1,4 +1,7 @@
-"""The fields `must`, `must_not` and `prefix` of a request -> the constraint of each of its texts."""
+"""The fields of a request about phrases.
+
+must, must_not, prefix -> the constraint of each of its texts; terms -> Terms
+"""
 
 import re
 from collections.abc import Sequence
@@ -7,14 +10,17 @@ from itertools import islice
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint, phrase_automaton
 from transduce.decoding.phrases.segment_constraints import FREE, check_search
+from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.errors import UserError, nearest
 from transduce.serve.documents import Document, lines_of
 from transduce.serve.models import Model
 from transduce.serve.refusal import invalid
 from transduce.serve.requests import MAX_FIELDS, Fields
 
+MOST_TERMS = 1_000  # of a request
 LONGEST = 20  # characters of a name that may be a misspelt field
 EMPTY: dict[str, object] = {"must": (), "must_not": (), "prefix": ""}
+NAMES = (*EMPTY, "terms")
 NEARNESS = 0.8  # of mustnot, must-not, musts and must[] at least; the fields of known clients have at most 0.5
 
 
@@ -24,8 +30,8 @@ def constraints_of(fields: Fields, n_texts: int, is_list: bool) -> list[LineCons
     Raises Refusal for a misspelt field, values of another form, and phrases that no translation can have.
     """
     for name in islice(fields.values, MAX_FIELDS):
-        if name not in EMPTY and (hint := _nearest(name)):
-            raise invalid(f"Invalid request: $.{name}: expected one of {', '.join(EMPTY)}{hint}")
+        if name not in NAMES and (hint := _nearest(name)):
+            raise invalid(f"Invalid request: $.{name}: expected one of {', '.join(NAMES)}{hint}")
     if all(_is_empty(fields.values.get(name)) for name in EMPTY):
         return [FREE] * n_texts
     columns = [_column(fields, name, n_texts, is_list) for name in EMPTY]
@@ -40,16 +46,34 @@ def constraints_of(fields: Fields, n_texts: int, is_list: bool) -> list[LineCons
     return constraints
 
 
+def terms_of(fields: Fields) -> Terms:
+    """Return the terms of a request: an object from each term to `target` or `target|target|...`.
+
+    Raises Refusal for another value, and for what is no term.
+    """
+    value = fields.values.get("terms")
+    if _is_empty(value) or value == {}:
+        return NO_TERMS
+    if not isinstance(value, dict):
+        raise invalid("Invalid request: $.terms: expected an object from terms to targets, in JSON")
+    if len(value) > MOST_TERMS:
+        raise invalid(f"Invalid request: $.terms: expected at most {MOST_TERMS:,}, not {len(value):,}")
+    try:
+        return Terms.of(value)
+    except UserError as error:
+        raise invalid(f"Invalid request: $.{error}") from None
+
+
 def refuse_phrases(fields: Fields) -> None:
     """Raise Refusal for a request with phrases, also under a misspelt name, to a route that has none."""
     for name, value in islice(fields.values.items(), MAX_FIELDS):
         if _nearest(name) and not _is_empty(value):
-            raise invalid(f"{name}: expected no {', '.join(EMPTY)}; send phrases to /translate")
+            raise invalid(f"{name}: expected no {', '.join(NAMES)}; send phrases to /translate")
 
 
 def _nearest(name: str) -> str:
-    """Return the end of a message about a field whose name nearly is one of `EMPTY`; "" for other names."""
-    return nearest(name[:LONGEST].lower(), EMPTY, NEARNESS)
+    """Return the end of a message about a field whose name nearly is one of `NAMES`; "" for other names."""
+    return nearest(name[:LONGEST].lower(), NAMES, NEARNESS)
 
 
 def _is_empty(value: object) -> bool:
@@ -66,6 +90,16 @@ def _column(fields: Fields, name: str, n_texts: int, is_list: bool) -> Sequence[
     if not isinstance(value, list) or len(value) != n_texts:
         raise invalid(f"Invalid request: $.{name}: expected a list with an entry for each of the {n_texts} texts")
     return [EMPTY[name] if _is_empty(entry) else entry for entry in value]
+
+
+def check_terms(model: Model, options: DecodingOptions) -> None:
+    """Raise Refusal if a model cannot have terms in its translations."""
+    if not model.takes_constraints:
+        raise invalid("expected no terms and no glossary: the engine of this server does not have them")
+    try:
+        check_search(options, options.resolve(model.config.search))
+    except UserError as error:
+        raise invalid(str(error)) from None
 
 
 def check_text(constraint: LineConstraint, document: Document, model: Model, options: DecodingOptions) -> None:

@@ -16,14 +16,14 @@ from transduce.decoding.options import DecodingOptions, Split
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.segment_constraints import FREE
-from transduce.decoding.phrases.terms import Terms
+from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.decoding.segmentation import encode_lines, excess
 from transduce.serve.documents import Document, Part, lines_of, plain_document
 from transduce.serve.logs import Record
 from transduce.serve.markup import html_document
 from transduce.serve.metrics import Metrics
 from transduce.serve.models import Model, Models
-from transduce.serve.phrases import check_text
+from transduce.serve.phrases import check_terms, check_text
 from transduce.serve.queue import SentenceQueue
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.sentence import Output, Sentence
@@ -37,7 +37,8 @@ class TranslateCall:
 
     pairs: source and target of each text. alternatives: further translations of each text. split: None takes the
     server's setting. keeps_lines: False makes one line of each text. has_confidence: the answer has the
-    confidence of each word. constraints: phrases of the translation of each text; empty: all are free.
+    confidence of each word. constraints: phrases of the translation of each text; empty: all are free. terms: of all
+    texts, in addition to the server's, which they replace where both have a term.
     """
 
     texts: Sequence[str]
@@ -48,6 +49,7 @@ class TranslateCall:
     keeps_lines: bool = True
     has_confidence: bool = False
     constraints: Sequence[LineConstraint] = ()
+    terms: Terms = NO_TERMS
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,10 @@ class Service:
             raise self._too_late() from None
 
     def start(self, call: TranslateCall, record: Record) -> "Work":
-        """Put the sentences of a request into the queue. Raises Refusal if they do not fit, or are too long."""
+        """Put the sentences of a request into the queue.
+
+        Raises Refusal if they do not fit, are too long, or have terms that the search cannot meet.
+        """
         texts = list[_Text]()
         constraints = call.constraints or [FREE] * len(call.texts)
         for text, pair, constraint in zip(call.texts, call.pairs, constraints, strict=True):
@@ -187,7 +192,10 @@ class Service:
                 continue
             document = html_document(text) if call.is_html else plain_document(text, keeps_lines=call.keeps_lines)
             options = _options(self.options, self.models.tags[pair], call.alternatives, call.split)
-            model, terms = self.models.by_pair[pair], self.models.terms[pair]
+            model = self.models.by_pair[pair]
+            if call.terms:
+                check_terms(model, options)
+            terms = self.models.terms[pair].updated(call.terms)
             texts.append(_sentences(document, model, options, constraint, terms))
         work = Work(texts)
         record.texts, record.characters = len(call.texts), sum(map(len, call.texts))

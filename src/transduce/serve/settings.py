@@ -4,6 +4,7 @@ import dataclasses
 import math
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from transduce.errors import UserError
 from transduce.serve.keys import Key
@@ -62,6 +63,7 @@ class ServerSettings:
     out of the log.
     drain_seconds: time from SIGTERM, when /readyz becomes 503, to the closing of the socket.
     engine_threads: number of threads that translate at a time; None: as many as the models gain by.
+    glossaries: folder of the glossaries that clients keep on the server; None: they cannot.
     """
 
     host: str = "127.0.0.1"
@@ -73,6 +75,7 @@ class ServerSettings:
     logs_probes: bool = True
     drain_seconds: float = 0.0
     engine_threads: int | None = None
+    glossaries: Path | None = None
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:

@@ -1,5 +1,6 @@
 """Terminology: terms of the source language, and the phrases that each requires in a translation."""
 
+import functools
 import os
 import reprlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,6 +80,10 @@ class Terms:
         """Return the number of terms."""
         return len(self.targets)
 
+    def updated(self, others: "Terms") -> "Terms":
+        """Return these terms and `others`, which replace a term that both have."""
+        return _updated(self, others) if others else self
+
     def targets_in(self, line: str) -> list[tuple[str, ...]]:
         """Return the alternatives of each different term in a line, in the order of the line."""
         places = range(len(line) if self.targets else 0)
@@ -107,6 +112,11 @@ class Terms:
 
 
 NO_TERMS = Terms({})
+
+
+@functools.lru_cache(maxsize=64)
+def _updated(terms: Terms, others: Terms) -> Terms:
+    return Terms({**terms.targets, **others.targets}) if terms else others
 
 
 @contextmanager

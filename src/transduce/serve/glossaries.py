@@ -1,0 +1,144 @@
+"""Glossaries: terms that clients keep on the server, one file for each in a folder.
+
+    FOLDER/ID.json    name, languages, owner, time and entries
+
+A glossary never changes. Its owner, the client with its key, can read, use and delete it.
+"""
+
+import csv
+import functools
+import io
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from transduce.data.text import is_blank
+from transduce.decoding.phrases.terms import Terms
+from transduce.errors import UserError
+from transduce.serve.models import Pair
+from transduce.serve.refusal import Refusal, invalid
+from transduce.storage.atomic_folder import write_file
+
+ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+MOST = 1_000  # glossaries of a server
+MOST_ENTRIES = 20_000  # of a glossary; the terms of a line are found in all of them
+DELIMITERS = {"tsv": "\t", "csv": ","}
+
+
+class Glossary(msgspec.Struct, frozen=True, kw_only=True):
+    """A glossary as its file has it. owner: digest of the key; created: seconds since 1970."""
+
+    id: str
+    name: str
+    source: str
+    target: str
+    owner: str
+    created: float
+    entries: dict[str, str]
+
+    @property
+    def pair(self) -> Pair:
+        return self.source, self.target
+
+
+class Glossaries:
+    """The glossaries in a folder. None: this server keeps none, and refuses every use of them."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def create(self, owner: str, name: str, pair: Pair, entries: dict[str, str]) -> Glossary:
+        """Keep a new glossary. Raises Refusal if it has no name, or the server has no room for it."""
+        if is_blank(name):
+            raise invalid("name: expected the name of the glossary")
+        if len([*self._files()]) >= MOST:
+            raise Refusal(456, f"expected at most {MOST:,} glossaries on this server; delete one", "glossaries")
+        key = str(uuid.uuid4())
+        source, target = pair
+        glossary = Glossary(
+            id=key, name=name, source=source, target=target, owner=owner, created=time.time(), entries=entries
+        )
+        write_file(self._path(key), msgspec.json.encode(glossary))
+        return glossary
+
+    def of(self, owner: str) -> list[Glossary]:
+        """Return the glossaries of an owner, the oldest first."""
+        every = (self._read(path) for path in self._files())
+        return sorted((each for each in every if each and each.owner == owner), key=lambda each: each.created)
+
+    def find(self, owner: str, key: str) -> Glossary:
+        """Return a glossary of an owner. Raises Refusal if there is none."""
+        glossary = self._read(self._path(key)) if ID.fullmatch(key) else None
+        if glossary is None or glossary.owner != owner:
+            self._path("")  # a server without glossaries says so
+            raise Refusal(404, "Glossary not found", "glossaries")
+        return glossary
+
+    def delete(self, owner: str, key: str) -> None:
+        """Delete a glossary of an owner. Raises Refusal if there is none."""
+        self._path(self.find(owner, key).id).unlink(missing_ok=True)
+
+    def _path(self, key: str) -> Path:
+        if self._folder is None:
+            raise invalid("glossaries: expected a server that keeps them; start it with --glossaries FOLDER")
+        return self._folder / f"{key}.json"
+
+    def _files(self) -> Iterator[Path]:
+        return (path for path in self._path("").parent.glob("*.json") if ID.fullmatch(path.stem))
+
+    @staticmethod
+    def _read(path: Path) -> Glossary | None:
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Glossary)
+        except FileNotFoundError:
+            return None
+
+
+def owner_of(key: str) -> str:
+    """Return the owner of a client's glossaries. key: empty on a server without keys, where all clients share them."""
+    return sha256(key.encode(errors="surrogatepass")).hexdigest()
+
+
+@functools.lru_cache(maxsize=64)
+def terms_of(key: str, entries: frozenset[tuple[str, str]]) -> Terms:
+    """Return the terms of a glossary. Raises UserError for what is no term. key: of the glossary."""
+    return Terms.of(dict(entries))
+
+
+def parse_entries(text: str, form: str) -> dict[str, str]:
+    """Return the entries of a text in "tsv" or "csv". Raises Refusal with the line of the first wrong one.
+
+    A line has a source term, its target, or `target|target|...`, and in "csv" possibly the codes of both languages.
+    """
+    if form not in DELIMITERS:
+        raise invalid("entries_format: expected tsv or csv")
+    entries = dict[str, str]()
+    quoting = csv.QUOTE_MINIMAL if form == "csv" else csv.QUOTE_NONE
+    lines = csv.reader(io.StringIO(text), delimiter=DELIMITERS[form], quoting=quoting, strict=True)
+    try:
+        for fields in lines:
+            place = f"entries: line {lines.line_num}"
+            if not fields or all(map(is_blank, fields)):
+                continue
+            if len(fields) not in ((2, 4) if form == "csv" else (2,)):
+                raise invalid(f"{place}: expected a source term and its target")
+            source, target = fields[0].strip(), fields[1].strip()
+            if source in entries:
+                raise invalid(f"{place}: expected each source term once; write its targets as target|target")
+            try:
+                Terms.of({source: target})
+            except UserError as error:
+                raise invalid(f"{place}: {error}") from None
+            entries[source] = target
+            if len(entries) > MOST_ENTRIES:
+                raise invalid(f"entries: expected at most {MOST_ENTRIES:,}")
+    except csv.Error as error:
+        raise invalid(f"entries: line {lines.line_num}: expected {form}: {error}") from None
+    if not entries:
+        raise invalid("entries: expected at least one line with a source term and its target")
+    return entries

@@ -1,0 +1,158 @@
+"""Glossaries of DeepL's clients: they are kept, used, read and deleted by their owner; wrong ones are refused."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.serving import Reverser, Served, served
+from support.toy_task import Toy
+
+import transduce
+from transduce.serve import glossaries
+from transduce.serve.keys import Key
+from transduce.serve.settings import ServerSettings
+
+ENTRIES = "b\tx\nc d\ty y|z\n"
+GLOSSARY = {"name": "names", "source_lang": "en", "target_lang": "de", "entries": ENTRIES, "entries_format": "tsv"}
+
+
+@pytest.fixture(scope="module")
+def translator(toy: Toy) -> transduce.Translator:
+    return transduce.load(toy.model)
+
+
+@pytest.fixture
+def service(translator: transduce.Translator, tmp_path: Path) -> Iterator[Served]:
+    keys = Key("one", "first"), Key("two", "second")
+    settings = ServerSettings(glossaries=tmp_path, keys=keys)
+    with served({("en", "de"): translator}, terms={"a": "i"}, settings=settings) as service:
+        yield service
+
+
+def key(name: str = "one") -> dict[str, str]:
+    return {"Authorization": f"DeepL-Auth-Key {name}"}
+
+
+def created(service: Served, **values: Any) -> str:
+    answer = service.post("/v2/glossaries", key(), **{**GLOSSARY, **values})
+    assert answer.status == 201
+    return answer.json["glossary_id"]
+
+
+def test_a_translation_has_the_terms_of_a_glossary(service: Served, translator: transduce.Translator) -> None:
+    """They are terms in addition to the server's, and replace a term of the server."""
+    fields = {"text": ["a b c d"], "target_lang": "DE", "source_lang": "EN"}
+    for entries, terms in ((ENTRIES, {"a": "i", "b": "x", "c d": "y y|z"}), ("a\tj", {"a": "j"})):
+        (expected,) = translator.translate(["a b c d"], terms=terms)
+        answer = service.post("/v2/translate", key(), glossary_id=created(service, entries=entries), **fields)
+        assert answer.json["translations"] == [{"detected_source_language": "EN", "text": expected.text}]
+
+
+def test_its_owner_lists_reads_and_deletes_a_glossary(service: Served) -> None:
+    first, second = created(service), created(service, entries='b,x,en,de\n\n"c, d",z', entries_format="csv")
+    listed = service.call("GET", "/v2/glossaries", headers=key()).json["glossaries"]
+    assert [glossary["glossary_id"] for glossary in listed] == [first, second]
+    described = service.call("GET", f"/v2/glossaries/{first}", headers=key()).json
+    assert described.items() >= {"name": "names", "ready": True, "source_lang": "en", "entry_count": 2}.items()
+    entries = service.call("GET", f"/v2/glossaries/{second}/entries", headers=key())
+    assert entries.body == b"b\tx\nc, d\tz\n" and "tab-separated" in entries.headers["content-type"]
+    assert service.call("DELETE", f"/v2/glossaries/{first}", headers=key()).status == 204
+    assert service.call("GET", f"/v2/glossaries/{first}", headers=key()).status == 404
+    pairs = service.call("GET", "/v2/glossary-language-pairs", headers=key()).json
+    assert pairs == {"supported_languages": [{"source_lang": "en", "target_lang": "de"}]}
+    assert b'route="/v2/glossaries/{key}"' in service.metrics.text()
+
+
+def test_the_owner_of_another_key_does_not_see_it(service: Served) -> None:
+    name = created(service)
+    assert service.call("GET", "/v2/glossaries", headers=key("two")).json == {"glossaries": []}
+    for method, path in (("GET", ""), ("GET", "/entries"), ("DELETE", "")):
+        assert service.call(method, f"/v2/glossaries/{name}{path}", headers=key("two")).status == 404
+    fields = {"text": ["a"], "target_lang": "DE", "source_lang": "EN"}
+    assert service.post("/v2/translate", key("two"), glossary_id=name, **fields).status == 404
+    assert service.call("GET", "/v2/glossaries").status == 403
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"entries": "b x"}, "entries: line 1: expected a source term and its target"),
+        ({"entries": "b\tx\nb\ty"}, "entries: line 2: expected each source term once"),
+        ({"entries": "b\tx\n\ty"}, "entries: line 2"),
+        ({"entries": "b\tx||y"}, "entries: line 1"),
+        ({"entries": "\n"}, "entries: expected at least one line"),
+        ({"entries": 'a,"b\n', "entries_format": "csv"}, "entries: line 1"),
+        ({"entries": "a\tb\n" * 2, "entries_format": "xml"}, "entries_format: expected tsv or csv"),
+        ({"name": " "}, "name: expected"),
+        ({"name": None}, "name"),
+        ({"target_lang": "fr"}, "Unsupported glossary"),
+    ],
+)
+def test_a_wrong_glossary_is_refused_and_not_kept(service: Served, values: dict[str, Any], message: str) -> None:
+    answer = service.post("/v2/glossaries", key(), **{**GLOSSARY, **values})
+    assert answer.status == 400 and message in answer.json["message"]
+    assert service.call("GET", "/v2/glossaries", headers=key()).json == {"glossaries": []}
+
+
+def test_a_server_has_room_for_so_many(service: Served, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(glossaries, "MOST", 1)
+    monkeypatch.setattr(glossaries, "MOST_ENTRIES", 2)
+    created(service)
+    assert service.post("/v2/glossaries", key(), **GLOSSARY).status == 456  # as DeepL's quota
+    assert len(os.listdir(tmp_path)) == 1
+    answer = service.post("/v2/glossaries", key(), **{**GLOSSARY, "entries": "a\ti\nb\ti\nc\ti"})
+    assert answer.json["message"] == "entries: expected at most 2"
+
+
+@pytest.mark.parametrize("name", ["x", "../keys", "%2e%2e%2fkeys", "00000000-0000-0000-0000-000000000000"])
+def test_no_other_file_is_read(service: Served, tmp_path: Path, name: str) -> None:
+    (tmp_path.parent / "keys.json").write_text("{}")
+    assert service.call("GET", f"/v2/glossaries/{name}", headers=key()).status == 404
+    fields = {"text": ["a"], "target_lang": "DE", "source_lang": "EN"}
+    assert service.post("/v2/translate", key(), glossary_id=name, **fields).status == 404
+
+
+def test_a_glossary_needs_its_languages(service: Served) -> None:
+    name = created(service)
+    answer = service.post("/v2/translate", key(), glossary_id=name, text=["a"], target_lang="DE")
+    assert answer.status == 400 and "source_lang" in answer.json["message"]
+    fields = {"text": ["a"], "target_lang": "DE", "source_lang": "DE"}
+    assert "do not match" in service.post("/v2/translate", key(), glossary_id=name, **fields).json["message"]
+
+
+def test_a_server_without_a_folder_and_an_engine_without_phrases_say_so(tmp_path: Path) -> None:
+    with served() as service:
+        for answer in (service.post("/v2/glossaries", **GLOSSARY), service.call("GET", "/v2/glossaries")):
+            assert answer.status == 400 and "--glossaries FOLDER" in answer.json["message"]
+    with served(Reverser(), settings=ServerSettings(glossaries=tmp_path)) as service:
+        name = service.post("/v2/glossaries", **GLOSSARY).json["glossary_id"]
+        fields = {"text": ["a"], "target_lang": "DE", "source_lang": "EN"}
+        answer = service.post("/v2/translate", glossary_id=name, **fields)
+        assert answer.status == 400 and "engine" in answer.json["message"]
+
+
+# ---- terms of a request to /translate -----------------------------------------------------------------------------
+
+
+def test_a_request_has_its_terms(service: Served, translator: transduce.Translator) -> None:
+    terms = {"b": "x", "c d": "y y|z"}
+    (expected,) = translator.translate(["a b c d"], terms={"a": "i", **terms})
+    answer = service.translate("a b c d", terms=terms, api_key="one").json
+    assert answer == {"translatedText": expected.text, "unmetConstraints": [*expected.unmet]}
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        ("b=x", "$.terms: expected an object"),
+        ({"b": 1}, "$.terms['b']: expected a target"),
+        ({"": "x"}, "$.terms['']"),
+        ({"b": "x|"}, "$.terms['b']"),
+        ({str(i): "x" for i in range(1_001)}, "$.terms: expected at most 1,000, not 1,001"),
+    ],
+)
+def test_wrong_terms_are_refused(service: Served, terms: Any, message: str) -> None:
+    answer = service.translate("a", terms=terms, api_key="one")
+    assert answer.status == 400 and message in answer.json["error"]
