@@ -117,6 +117,13 @@ TermsFile = Annotated[
         "each term in its source."
     ),
 ]
+Placeholders = Annotated[
+    Flag,
+    Parameter(
+        help="Keep placeholders as they are: {name}, %s, tags, URLs, mail addresses, numbers with units and emoji. A "
+        "line whose output does not have each as often as its source is named."
+    ),
+]
 Json = Annotated[Flag, Parameter(help="Print one JSON object per line, with scores, tokens and alternatives.")]
 
 NearestFile = Annotated[
@@ -182,6 +189,7 @@ def translate(
     constraints: Constraints = None,
     prefix: Prefix = None,
     terms: TermsFile = None,
+    placeholders: Placeholders = False,
     shortlist: ShortlistFlag = False,
     precision: AnyPrecision = None,
     engine: Engine = None,
@@ -207,6 +215,7 @@ def translate(
         --constraints json
     transduce translate run/model --prefix "Sehr geehrte Frau" < in.en > out.de
     transduce translate run/model --terms terms.tsv < input.en > output.de
+    transduce translate run/model --placeholders < ui.en > ui.de
     transduce translate run/model --shortlist < input.en > output.de
     transduce translate run/model --n-best 4 --nearest ref.de < in.en > out.de
     transduce translate run1/model run2/model --input in.en --output out.de
@@ -223,5 +232,5 @@ def translate(
         output,
         options,
         form=Form(json, nearest and Nearest(nearest, nearest_by)),
-        constraints=ConstraintOptions(constraints, prefix, terms),
+        constraints=ConstraintOptions(constraints, prefix, terms, placeholders),
     )

@@ -1,0 +1,84 @@
+"""Placeholders: what is one, the line that the model reads, and the output with them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.toy_task import CommandResult, Toy, write_lines
+
+from transduce.config.schema import DataConfig
+from transduce.data.noise import MASKS
+from transduce.data.tokenizer import Tokenizer
+from transduce.decoding.hypothesis import Translation
+from transduce.decoding.phrases.placeholders import kept_lines, placeholders_in, with_placeholders
+from transduce.decoding.phrases.terms import Terms
+
+A, B, C = MASKS[:3]
+LEARNED = DataConfig(noise=("masks:0.1",))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.learn(["a dog runs"] * 3, vocab_size=290, tags=["<2de>"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Click <b>here</b>, {name}!", ["<b>", "</b>", "{name}"]),
+        ('<x id="1"/> &amp; {{x}} ${y} {0}', ['<x id="1"/>', "&amp;", "{{x}}", "${y}", "{0}"]),
+        ("%d new %s, %(n)s, %1$s and %.2f", ["%d", "%s", "%(n)s", "%1$s", "%.2f"]),
+        ("See https://x.org/a?b=1&c=2, (www.foo.com/bar).", ["https://x.org/a?b=1&c=2", "www.foo.com/bar"]),
+        ("Mail a.b+c@d-e.co.uk.", ["a.b+c@d-e.co.uk"]),
+        ("5 km, 3.5kg, $5, 3,50 €, 20 °C, 100% and 12 m²", ["5 km", "3.5kg", "$5", "3,50 €", "20 °C", "100%", "12 m²"]),
+        ("🙂👍🏽 👩‍👩‍👧 🇩🇪 ❤️", ["🙂", "👍🏽", "👩‍👩‍👧", "🇩🇪", "❤️"]),
+        (f"a {A}{B}", [A, B]),
+        ("100% sure, 100 %ig, x < y > z, In 1998 at 12:30, 5 men, 20 minutes, it's {, a@b", ["100%"]),
+    ],
+)
+def test_what_is_a_placeholder(text: str, expected: list[str]) -> None:
+    assert placeholders_in(text) == expected
+
+
+def test_a_model_of_masks_reads_masks(tokenizer: Tokenizer) -> None:
+    texts, kept = kept_lines(["<2de> a {n} %s {n}", "no", ""], tokenizer, LEARNED)
+    assert texts == [f"<2de> a {A} {B} {C}", "no", ""]
+    output = Translation(f"{C} {B} {A}", alternatives=(Translation(f"{A}"),), unmet=(B, "term"))
+    restored = kept[0].restore(output)
+    assert (restored.text, restored.problem, restored.unmet) == ("{n} %s {n}", None, ("term",))
+    assert restored.alternatives[0].text == "{n}"
+    assert restored.alternatives[0].problem == "expected '{n}', '%s' as often as in the source; correct the translation"
+    assert kept[1].restore(Translation("nein")) == Translation("nein")
+    assert "'%s' as often" in (kept[0].restore(Translation(f"{A} {B} {B} {C}")).problem or "")
+
+
+def test_other_models_read_the_text_and_must_write_it(tokenizer: Tokenizer) -> None:
+    texts, kept = kept_lines(["a {n} 5 km"], tokenizer, DataConfig())
+    assert texts == ["a {n} 5 km"] and not kept[0].masks
+    terms = with_placeholders(Terms({"dog": ["Hund"]}), kept)
+    assert terms.targets == {"dog": ("Hund",), "{n}": ("{n}",), "5 km": ("5 km",)}
+
+
+def test_more_placeholders_than_masks_and_long_ones(tokenizer: Tokenizer) -> None:
+    line = " ".join(f"{{n{i}}}" for i in range(12))
+    texts, kept = kept_lines([line], tokenizer, LEARNED)
+    assert texts == [" ".join([*MASKS, "{n10}", "{n11}"])]
+    assert [*with_placeholders(None, kept).targets] == [*MASKS, "{n10}", "{n11}"]
+    assert kept[0].restore(Translation(texts[0])).text == line
+    assert not with_placeholders(None, kept_lines(["www." + "a" * 300], tokenizer, DataConfig())[1])
+
+
+def test_the_command_keeps_placeholders_or_names_the_line(
+    toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]
+) -> None:
+    lines = ["a b {name} c", "a b", "{x} {x}", "5 km a|b www.a.de/|x b", "😀", ""]
+    source = write_lines(tmp_path / "in", lines)
+    result = cli("translate", toy.model, "--input", source, "--placeholders")
+    outputs = result.out.decode().splitlines()
+    assert result.code == 0 and outputs[1] == "b a" and outputs[4:] == ["😀", ""]
+    assert outputs[0].count("{name}") == outputs[3].count("5 km") == outputs[3].count("www.a.de/|x") == 1
+    assert outputs[2].count("{x}") == 2 or "in:3: expected '{x}' as often as in the source" in result.err
+    wrong = cli("translate", toy.model, "--input", source, "--placeholders", "--json", "--alignment")
+    assert wrong.code == 2 and "placeholders" in wrong.err
+    greedy = cli("translate", toy.model, "--input", source, "--placeholders", "--beam-size", "1")
+    assert greedy.code == 2 and "expected at least 2" in greedy.err
