@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from support.random_models import CONFIG, TEXT, random_model, save_to
 from support.toy_task import CommandResult, Toy, write_lines
 
@@ -21,7 +22,10 @@ from transduce.data.tags import TagCount
 from transduce.data.token_store import open_store
 from transduce.decoding.options import DecodingOptions, Split
 from transduce.decoding.segmentation import segments_of, with_tag
+from transduce.storage.model_folder import load_model
+from transduce.storage.more_tags import add_tags
 from transduce.training import notices
+from transduce.training.weights import weights
 from transduce.translate import Translator
 
 TAGS = ("<2de>", "<2fr>")
@@ -181,7 +185,44 @@ def test_tags_are_a_setting() -> None:
     assert override(config, ["data.tags="]) == Config()
     assert inherit(Config(), config).data.tags == TAGS
     (line,) = without_effect(["data.tags=<2de>"], Path("model"))
-    assert line.endswith("must not be set with --from model, which sets it; to add a tag, train without --from")
+    remedy = "for more tags, start from the model that transduce add-tags writes"
+    assert line.endswith(f"must not be set with --from model, which sets it; {remedy}")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_a_model_gets_more_tags(kind: str, tmp_path: Path) -> None:
+    """Its tensors are the same, with a row for the tag: the mean. It translates as before."""
+    model = save_to(random_model(replace(CONFIG, output_bias=True), kind, TAGS), tmp_path / "model")
+    add_tags(model, ["<2es>"], tmp_path / "larger")
+    old, new = load_model(model), load_model(tmp_path / "larger")
+    assert new.config.data.tags == (*TAGS, "<2es>") == tuple(new.tokenizer.tags)
+    row = new.tokenizer.vocabulary.index("<2es>")
+    others = [i for i in range(new.tokenizer.vocab_size) if i != row]
+    before, after = weights(old.model), weights(new.model)
+    for name, table in before.items():
+        assert after[name][others].equal(table) if len(after[name]) > len(table) else after[name].equal(table), name
+    torch.testing.assert_close(after["src_embedding.weight"][row], before["src_embedding.weight"].mean(0))
+    assert after["output.bias"][row] == before["output.bias"].min()
+    outputs = [
+        transduce.load(path).translate([f"<2de> {line}" for line in TEXT]) for path in (model, tmp_path / "larger")
+    ]
+    assert [output.text for output in outputs[0]] == [output.text for output in outputs[1]]
+    assert new.tokenizer.encode("<2es> a b")[0] == row
+
+
+@pytest.mark.parametrize(
+    ("tags", "message"),
+    [
+        (["<2de>"], "--tags=<2de>: expected a word that the model does not have yet; leave it out"),
+        (["<2es>", "<2es>"], "--tags=<2es>: expected a word that the model does not have yet; leave it out"),
+        (["spanish"], "--tags=spanish: expected words of at most 32 ASCII characters"),
+    ],
+)
+def test_tags_that_cannot_be_added_are_refused(tags: list[str], message: str, tmp_path: Path) -> None:
+    model = save_to(random_model(CONFIG, tags=TAGS), tmp_path / "model")
+    with pytest.raises(UserError, match=message):
+        add_tags(model, tags, tmp_path / "larger")
+    assert not (tmp_path / "larger").exists()
 
 
 def test_a_run_learns_the_tags(toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

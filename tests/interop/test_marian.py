@@ -23,6 +23,7 @@ from transduce.data.vocabulary import EOS
 from transduce.interop.marian_export import export_marian
 from transduce.interop.marian_import import import_marian
 from transduce.storage.model_folder import load_model
+from transduce.storage.more_tags import add_tags
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="needs transduce[export]")
 transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
@@ -329,6 +330,20 @@ def test_an_imported_model_that_learned_more_can_be_exported(changes: dict[str, 
     config = with_train(TINY, max_steps=1)
     config = replace(config, data=replace(config.data, bpe_dropout=0.0))
     tuned = train(config, train=texts[0], valid=texts[1], out=tmp_path / "run", start_from=tmp_path / "again")
+    assert "differ by" in export_marian(tuned, tmp_path / "tuned")
+
+
+def test_an_imported_model_gets_a_language_code_and_learns_by_lora(tmp_path: Path) -> None:
+    import_marian(opus(tmp_path / "opus"), tmp_path / "model")
+    with pytest.raises(UserError, match="--tags=<2bar>: expected a language code of a Marian model, such as >>fra<<"):
+        add_tags(tmp_path / "model", ["<2bar>"], tmp_path / "larger")
+    add_tags(tmp_path / "model", [">>bar<<"], tmp_path / "larger")
+    before, after = (load_model(tmp_path / name).tokenizer for name in ("model", "larger"))
+    assert after.encode(">>bar<< der Ball") == [before.vocab_size, *before.encode("der Ball")]
+    texts = write_pairs(tmp_path, "train", sentences(1)[:40]), write_pairs(tmp_path, "valid", sentences(2)[:2])
+    config = with_train(TINY, max_steps=1, lora_rank=2)
+    config = replace(config, data=replace(config.data, bpe_dropout=0.0))
+    tuned = train(config, train=texts[0], valid=texts[1], out=tmp_path / "run", start_from=tmp_path / "larger")
     assert "differ by" in export_marian(tuned, tmp_path / "tuned")
 
 

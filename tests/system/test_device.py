@@ -176,7 +176,7 @@ def test_the_commands_that_run_a_model_have_the_option() -> None:
     commands = {name: app[name] for name in app if name[0] != "-" and name != "study"}
     commands |= {name: app["study"][name] for name in app["study"] if name[0] != "-"}
     lacking = {name for name, command in commands.items() if "device" not in get_type_hints(command.default_command)}
-    without_a_model = "download check clean linearize report average configure export import shortlist"
+    without_a_model = "download check clean linearize report average configure add-tags export import shortlist"
     assert lacking == {*without_a_model.split(), *"table1 attention positions experts scaling".split()}
 
 

@@ -13,6 +13,7 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError, Parameter
 
 from transduce import __version__
+from transduce.cli.add_tags import add_tags
 from transduce.cli.attend import attend
 from transduce.cli.average import average
 from transduce.cli.backtranslate import backtranslate
@@ -69,6 +70,7 @@ COMMANDS = (
     average,
     shortlist,
     configure,
+    add_tags,
     backtranslate,
     diversify,
     export,

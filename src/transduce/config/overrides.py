@@ -119,7 +119,7 @@ def inherit(config: Config, parent: Config, settings: Sequence[str] = ()) -> Con
 
 
 _REMEDIES = {
-    "data.tags": "to add a tag, train without --from",
+    "data.tags": "for more tags, start from the model that transduce add-tags writes",
     "data.vocab_size": "for more pieces, train without --from",
 }
 

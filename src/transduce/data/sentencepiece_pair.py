@@ -59,6 +59,12 @@ class SentencePieces(TokenizerLike):
         ids = [self._ids.get(piece, unknown) for piece in pieces]
         return [unknown if token < len(CONTROLS) else token for token in ids]
 
+    def with_tags(self, tags: Sequence[str]) -> "SentencePieces":
+        """Return a tokenizer with more language codes, after all other pieces."""
+        if wrong := [tag for tag in tags if _language_code(tag) != (tag, "")]:
+            raise UserError(f"--tags={wrong[0]}: expected a language code of a Marian model, such as >>fra<<")
+        return SentencePieces(document(*self.models(), [*self.vocabulary, *tags]))
+
     def split_tag(self, line: str) -> tuple[str, str]:
         """Return the language code before a line, known or not, and the rest of the line."""
         return _language_code(line)

@@ -109,6 +109,15 @@ class Tokenizer(TokenizerLike):
         """Return the tag that a line begins with, and the rest of the line; "" and the line if it begins with none."""
         return super().split_tag(line) if self.tags else ("", line)
 
+    def with_tags(self, tags: Sequence[str]) -> "Tokenizer":
+        """Return a tokenizer with more tags, after its own. The ids of later pieces grow."""
+        parts = parts_of(self._text)
+        pieces = [*parts.vocabulary]
+        end = len(fixed_pieces(parts.kind)) + len(parts.tags)
+        pieces[end:end] = tags
+        vocabulary = {piece: i for i, piece in enumerate(pieces)}
+        return Tokenizer(json_of(parts._replace(vocabulary=vocabulary, tags=[*parts.tags, *tags]).document))
+
     def encode(self, line: str) -> list[int]:
         """Return the ids of a line, without BOS and EOS. Raises UserError if it has a lone surrogate."""
         tag, text = self.split_tag(check_text(line))

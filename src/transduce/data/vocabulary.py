@@ -72,6 +72,10 @@ class TokenizerLike(ABC):
         """Return the tag that a line begins with, and the rest of the line; "" and the line if it begins with none."""
         return split_tag(line, self.tags)
 
+    def with_tags(self, tags: Sequence[str]) -> "TokenizerLike":
+        """Return a tokenizer that also has the words `tags` as tags. Raises UserError if it can have none."""
+        raise UserError(f"--tags={','.join(tags)}: expected a tokenizer of subwords, not of {self.kind}; leave it out")
+
     @property
     def target(self) -> Self:
         """The tokenizer of the target language. It has the same vocabulary, or its first `vocab_size` ids."""
