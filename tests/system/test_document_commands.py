@@ -91,6 +91,7 @@ def test_commands_run_in_the_order_of_the_page(page: str, folder: Path, cli: Cal
 
 
 def test_commands_on_a_corpus_run(folder: Path, cli: Callable[..., CommandResult]) -> None:
+    run_command(train_command(), cli)
     for command in bash_commands("docs/jobs.md"):
         run_command(command, cli)
     kept, dropped = (folder / "clean.en").read_bytes(), (folder / "clean.en.dropped.jsonl").read_bytes()

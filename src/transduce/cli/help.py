@@ -28,7 +28,7 @@ def add_command(app: App, command: Callable[..., None], order: int) -> None:
     text, _, examples = inspect.cleandoc(command.__doc__ or "").partition(EXAMPLES)
     command.__doc__ = join_lines(text)
     epilogue = "\n".join(["Examples:", *(f"  {line}" for line in examples.splitlines())])
-    app.command(command, name=command.__name__.rstrip("_"), help_epilogue=epilogue, sort_key=order)
+    app.command(command, name=command.__name__.rstrip("_").replace("_", "-"), help_epilogue=epilogue, sort_key=order)
 
 
 def join_lines(text: str) -> str:
