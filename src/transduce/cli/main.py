@@ -23,6 +23,7 @@ from transduce.cli.clean import clean
 from transduce.cli.configure import configure
 from transduce.cli.continue_ import continue_
 from transduce.cli.demo import demo
+from transduce.cli.distil import distil
 from transduce.cli.diversify import diversify
 from transduce.cli.download import download
 from transduce.cli.embed import embed
@@ -72,6 +73,7 @@ COMMANDS = (
     configure,
     add_tags,
     backtranslate,
+    distil,
     diversify,
     export,
     import_,

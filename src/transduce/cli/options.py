@@ -11,15 +11,17 @@ from cyclopts import CoercionError, Parameter, Token
 OF_THE_MODEL = "the model's setting"
 
 
-def _integers(kind: object, tokens: Sequence[Token]) -> int | list[int]:
-    """Return the integer of an option, or its integers if `kind` is list[int]."""
+def _integers(kind: object, tokens: Sequence[Token]) -> int | list[int] | tuple[int, ...]:
+    """Return the integer of an option, or its integers if `kind` is list[int] or a tuple."""
     integers = []
     for token in tokens:
         try:
             integers.append(int(token.value))
         except ValueError:
             raise CoercionError(token=token, target_type=int) from None
-    return integers if kind == list[int] else integers[0]
+    if kind == list[int]:
+        return integers
+    return tuple(integers) if len(integers) > 1 else integers[0]
 
 
 Integer = Parameter(converter=_integers)  # of every option that is an integer: Cyclopts rounds 2.5

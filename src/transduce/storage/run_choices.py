@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transduce.config.overrides import inherit, overridden
 from transduce.config.recipes import auto
-from transduce.config.schema import Config
+from transduce.config.schema import Config, architecture
 from transduce.data.corpora import Corpus, read_pairs
 from transduce.data.held_out import MOST_PAIRS, MOST_SHARE, HeldOut, hold_out
 from transduce.data.text_size import measure
@@ -107,8 +107,9 @@ def choose_for(
     precision = "bf16" if has_fast_bf16(devices.device()) else "fp32"
     choose = auto.choose
     if parent is not None:
-        child = inherit(parent, parent, settings)
-        choose = partial(auto.choose_from, child, relearns=child.model != parent.model)
+        child = overridden(parent, [setting for setting in settings if setting.startswith("model.")])[0]
+        relearns = architecture(child.model) != architecture(parent.model)  # other depths
+        choose = partial(auto.choose_from, child, relearns=relearns)
     choice = choose(text, minutes=minutes, precision=precision, trial=trial)
     train = overridden(choice.config, settings)[0].train
     optimizer = train.optimizer if train.lora_rank is None else "adam"

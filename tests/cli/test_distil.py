@@ -1,0 +1,105 @@
+"""`transduce distil`: a student of a model from text to table, continued after an interruption, and mistakes."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.toy_task import CommandResult, Toy, reverse_words, write_lines
+
+from transduce import train as training
+from transduce.cli import student_table
+from transduce.config.recipes import auto
+from transduce.data.text import read_lines
+from transduce.errors import UserError
+from transduce.interop import ctranslate2_export
+from transduce.storage import run_choices
+from transduce.storage.model_folder import load_model
+
+Command = Callable[..., CommandResult]
+LINES = ["a b c", "d e f", "g h", "b a", "h i j", "c d e"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a working folder with a text. A training takes two steps, and CTranslate2 is not installed."""
+    write_lines(tmp_path / "train.src", [*LINES, ""])
+    write_lines(tmp_path / "train.tgt", [*map(reverse_words, LINES), ""])
+    monkeypatch.chdir(tmp_path)
+    trial = auto.Trial(0.1, 0.1, 1_000)
+    monkeypatch.setattr(run_choices, "run_trial", lambda *_: trial)
+    monkeypatch.setattr(student_table, "ROUNDS", 1)
+    monkeypatch.setattr(ctranslate2_export, "import_ctranslate2", no_ctranslate2)
+    return tmp_path
+
+
+def no_ctranslate2() -> None:
+    raise UserError("CTranslate2: expected the package ctranslate2; pip install 'transduce[ctranslate2]'")
+
+
+def test_a_student_from_text_to_table(toy: Toy, folder: Path, cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The training is interrupted once. The same command then continues, and a third time changes nothing."""
+    command = ("distil", toy.model, "--train", "train.src", "train.tgt", "--valid", *toy.valid, "--out", "student")
+    command = (*command, "--backward", toy.model, "--precision", "fp32", "--set", "train.max_steps=2")
+    command = (*command, "--set", "train.decay_steps=1", "--set", "train.ema_decay=0.5")
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "loop", stop)
+        assert cli(*command).code == 130
+    text = [*zip(read_lines("student/distilled.src"), read_lines("student/distilled.tgt"), strict=True)]
+    assert text == [(line, reverse_words(line)) for line in LINES]
+    result = cli(*command)
+    assert result.code == 0, result.err
+    assert "no export: CTranslate2: expected the package" in result.err and "translating" not in result.err
+    depths = load_model(toy.model).config.model.depths[0], 1
+    student = load_model(Path("student/model"))
+    assert student.config.model.depths == depths and student.shortlist is not None
+    rows = [line.split(" | ") for line in result.out.decode().splitlines() if line.startswith("| ")]
+    names = ["teacher", "teacher", "student", "student", "student, shortlist"]
+    assert [row[0].strip("| ") for row in rows[2:]] == names and [row[2] for row in rows[2:4]] == ["fp32", "int8"]
+    before = {path: path.stat().st_mtime_ns for path in Path("student/model").iterdir()}
+    assert cli(*command).code == 0
+    assert before == {path: path.stat().st_mtime_ns for path in Path("student/model").iterdir()}
+    write_lines(folder / "train.src", reversed([*LINES, ""]))
+    assert "student/teacher: expected translations of the same text" in cli(*command).err
+
+
+def test_a_dry_run_prints_commands_that_exist(toy: Toy, folder: Path, cli: Command) -> None:
+    words = ("distil", toy.model, "--train", "train.src", "train.tgt", "--out", "student", "--layers", "2", "1")
+    result = cli(*words, "--set", "model.dropout=0.3", "--n-best", "2", "--dry-run")
+    assert result.code == 0 and not Path("student").exists(), result.err
+    lines = result.out.decode().splitlines()
+    assert lines[0] == "7 lines" and "student 0." in lines[2] and "2 + 1 layers" in lines[2]
+    commands = [shlex.split(line)[1:] for line in lines if line.startswith("transduce ")]
+    assert [command[0] for command in commands] == ["translate", "clean", "train", "shortlist", "export"]
+    assert cli(*commands[0]).code == 0
+    assert [*read_lines("student/teacher/translations")] == [*map(reverse_words, LINES), ""]
+    assert cli(*commands[1]).code == 0 and len([*read_lines("student/distilled.tgt")]) == len(LINES)
+    assert "model.dropout=0.3" in commands[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train.src", "short"], "expected the same number of lines, not 7 and 1"),
+        (["train.src", "train.tgt", "short"], "expected SRC or SRC TGT"),
+        (["none"], "none"),
+        (["train.src", "--n-best", "3"], "--n-best=3: must not be set without TGT"),
+        (["train.src", "--layers", "2", "0"], "n_decoder_layers=0"),
+        (["train.src", "--set", "model.d_model=8"], "--set model.d_model=8: must not be set with --from"),
+        (["train.src", "--out", "other"], "--out=other: expected a new folder, or one of this job"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(
+    toy: Toy, folder: Path, cli: Command, arguments: list[str], message: str
+) -> None:
+    write_lines(folder / "short", ["a"])
+    (folder / "other").mkdir()
+    write_lines(folder / "other" / "notes", ["a"])
+    out = [] if "--out" in arguments else ["--out", "student"]
+    result = cli("distil", toy.model, "--train", *arguments, *out)
+    assert result.code == 2 and message in result.err, result.err
+    assert not Path("student").exists()
