@@ -1,5 +1,6 @@
 """`transduce distil`: a student of a model from text to table, continued after an interruption, and mistakes."""
 
+import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -63,7 +64,7 @@ def test_a_student_from_text_to_table(toy: Toy, folder: Path, cli: Command, monk
     before = {path: path.stat().st_mtime_ns for path in Path("student/model").iterdir()}
     assert cli(*command).code == 0
     assert before == {path: path.stat().st_mtime_ns for path in Path("student/model").iterdir()}
-    write_lines(folder / "train.src", reversed([*LINES, ""]))
+    write_lines(folder / "train.src", ["", *LINES[::-1]])
     assert "student/teacher: expected translations of the same text" in cli(*command).err
 
 
@@ -79,6 +80,35 @@ def test_a_dry_run_prints_commands_that_exist(toy: Toy, folder: Path, cli: Comma
     assert [*read_lines("student/teacher/translations")] == [*map(reverse_words, LINES), ""]
     assert cli(*commands[1]).code == 0 and len([*read_lines("student/distilled.tgt")]) == len(LINES)
     assert "model.dropout=0.3" in commands[2]
+
+
+def test_translate_prints_the_output_nearest_to_a_reference(toy: Toy, folder: Path, cli: Command) -> None:
+    words = ["translate", toy.model, "--input", "train.src", "--n-best", "3"]
+    result = cli(*words, "--json")
+    outputs = [json.loads(line) for line in result.out.splitlines()]
+    third = [output["alternatives"][1]["text"] if output["alternatives"] else "" for output in outputs]
+    write_lines(folder / "reference", third)
+    for metric in ("bleu", "chrf"):
+        result = cli(*words, "--nearest", "reference", "--nearest-by", metric)
+        assert result.out.decode().splitlines() == third, result.err
+    write_lines(folder / "reference", third[:3])
+    assert "reference: expected the same number of lines" in cli(*words, "--nearest", "reference").err.replace(
+        " and train.src", ""
+    )
+    assert "add --n-best 4" in cli(*words[:-2], "--nearest", "reference").err
+
+
+def test_clean_drops_the_sources_that_a_backward_model_finds_least_likely(toy: Toy, folder: Path, cli: Command) -> None:
+    lines = [line for line in read_lines(toy.train[0])][:40]
+    pairs = [(line, reverse_words(line)) for line in dict.fromkeys(lines)][:20]
+    pairs[7] = ("j j a j", pairs[7][1])
+    src, tgt = (
+        write_lines(folder / name, side) for name, side in zip(("a", "b"), zip(*pairs, strict=True), strict=True)
+    )
+    words = ("clean", src, tgt, "--out", "c", "d", "--backward", toy.model, "--without", "many_targets")
+    result = cli(*words)
+    assert result.code == 0 and "1  unlikely: a source that the model" in result.out.decode(), result.err
+    assert [json.loads(line)["line"] for line in read_lines("c.dropped.jsonl")] == [8]
 
 
 @pytest.mark.parametrize(

@@ -254,5 +254,5 @@ class Job:
         except UserError as problem:
             print(f"transduce: no export: {printable(str(problem))}", file=sys.stderr)
             exported = None
-        held_out = [self.out / HELD_OUT / name for name in ("valid.src", "valid.tgt")]
-        print(student_table(self.teacher, student, exported, Corpus(*(self.valid or held_out))))
+        src, *tgt = self.valid or [self.out / HELD_OUT / name for name in ("valid.src", "valid.tgt")]
+        print(student_table(self.teacher, student, exported, Corpus(src, tgt[0] if tgt else None)))
