@@ -111,6 +111,13 @@ def test_clean_drops_the_sources_that_a_backward_model_finds_least_likely(toy: T
     assert [json.loads(line)["line"] for line in read_lines("c.dropped.jsonl")] == [8]
 
 
+def test_a_teacher_without_good_translations_teaches_nothing(toy: Toy, folder: Path, cli: Command) -> None:
+    write_lines(folder / "blank", ["", ""])
+    result = cli("distil", toy.model, "--train", "blank", "--valid", *toy.valid, "--out", "student")
+    assert result.code == 2 and "expected translations that transduce clean keeps" in result.err
+    assert not Path("student/distilled.src").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.documents import code_blocks
-from support.toy_task import ROOT, CommandResult, toy_lines, write_lines
+from support.toy_task import ROOT, CommandResult, Toy, toy_lines, write_lines
 
 from transduce import Config, DataConfig, ModelConfig, TrainConfig
 from transduce.config import recipes
@@ -90,8 +90,8 @@ def test_commands_run_in_the_order_of_the_page(page: str, folder: Path, cli: Cal
     assert len((folder / "output.de").read_bytes().splitlines()) == 12
 
 
-def test_commands_on_a_corpus_run(folder: Path, cli: Callable[..., CommandResult]) -> None:
-    run_command(train_command(), cli)
+def test_commands_on_a_corpus_run(toy: Toy, folder: Path, cli: Callable[..., CommandResult]) -> None:
+    shutil.copytree(toy.model, "run/model")
     for command in bash_commands("docs/jobs.md"):
         run_command(command, cli)
     kept, dropped = (folder / "clean.en").read_bytes(), (folder / "clean.en.dropped.jsonl").read_bytes()

@@ -230,7 +230,10 @@ class Job:
         if all(path.exists() for path in self.text):
             return
         corpus = Corpus(source, made)
-        write_clean(corpus, find_bad_pairs(corpus, [], [], self.backward), output_paths(self.text))
+        cleaning = find_bad_pairs(corpus, [], [], self.backward)
+        if not cleaning.n_kept:
+            raise UserError(f"{made}: expected translations that transduce clean keeps; train the teacher for longer")
+        write_clean(corpus, cleaning, output_paths(self.text))
 
     def is_trained(self) -> bool:
         """Return True if the training has taken its last step. With patience, it may take fewer."""
