@@ -38,7 +38,9 @@ NBest = Annotated[
     Integer,
     Parameter(help="Outputs of which the nearest is taken.", show_default="the teacher's beam size"),
 ]
-MOST_DROPOUT = 0.1  # of the student: with the teacher's 0.2, a student of captions had 0.9 BLEU less
+# Of the student. With the teacher's 0.2, a student of captions ended with BLEU 35.0 after 1,600 steps. With 0.1 and a
+# higher learning rate, another had 35.6 after 1,100 of 2,200 steps.
+MOST_DROPOUT = 0.1
 
 
 @with_device
