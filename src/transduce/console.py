@@ -1,4 +1,4 @@
-"""Printable names, the standard streams, Ctrl-C, and other processes of this program."""
+"""Printable names and numbers, the standard streams, Ctrl-C, and other processes of this program."""
 
 import _thread
 import html
@@ -26,6 +26,11 @@ def _escape(character: str) -> str:
     if "\udc80" <= character <= "\udcff":  # a byte that Python could not decode
         return f"\\x{ord(character) - 0xDC00:02x}"
     return character.encode("unicode_escape").decode()
+
+
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun, such as "1 pair" or "1,200 pairs"."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def in_markdown(text: "str | os.PathLike[str]") -> str:

@@ -3,13 +3,14 @@
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.toy_task import CommandResult, write_lines
 
+from transduce.cleaning import clean
 from transduce.cleaning.clean import RULES, find_faults, read_raw
 from transduce.cleaning.misfits import FOLDS, _falling, learn_misfits, made_misfits
 from transduce.cleaning.near_copies import NearCopies
@@ -112,6 +113,46 @@ def test_wrong_calls_are_one_line_and_write_nothing(tmp_path: Path, cli: Callabl
     result = cli("clean", src, src, "--out", *out)
     assert "expected no file with this name" in result.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.tgt", "src", "tgt"]
+
+
+def test_a_cleaning_that_was_interrupted_continues(
+    planted: tuple[Corpus, list[str]],
+    tmp_path: Path,
+    cli: Callable[..., CommandResult],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("py3langid")
+    corpus, _ = planted
+    words = ("clean", corpus.src, corpus.tgt, "--without", "misfit", "--out")
+    assert cli(*words, tmp_path / "whole.src", tmp_path / "whole.tgt").code == 0
+    out = tmp_path / "out.src", tmp_path / "out.tgt"
+    monkeypatch.setattr(clean, "PORTION", 1_000)
+    monkeypatch.setattr(clean, "cores", lambda: 1)
+    portions: list[int] = []
+
+    def judged(pairs: Sequence[Pair], folds: np.ndarray) -> bytes:
+        portions.append(len(pairs))
+        if len(portions) == 2:
+            raise KeyboardInterrupt
+        return judge(pairs, folds)
+
+    judge = clean._judged
+    monkeypatch.setattr(clean, "_judged", judged)
+    assert cli(*words, *out).code == 130 and not out[0].exists()
+    assert len((tmp_path / "out.src.cleaning" / "judged").read_bytes()) == 1_000
+    monkeypatch.setattr(clean, "examine", lambda *_: 1 / 0)  # it is not needed again
+    assert "expected the work of the same command" in cli("clean", corpus.src, corpus.tgt, "--out", *out).err
+    assert cli(*words, *out).code == 0
+    assert portions[0] == portions[2] == 1_000 and sum(portions[2:]) < len(CLEAN) - 1_000
+    for number in (0, 1):
+        assert out[number].read_bytes() == (tmp_path / ("whole.src", "whole.tgt")[number]).read_bytes()
+    assert not (tmp_path / "out.src.cleaning").exists()
+
+
+def test_one_pair_is_no_pairs(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
+    src, tgt = write_lines(tmp_path / "src", ["a"]), write_lines(tmp_path / "tgt", ["b"])
+    assert cli("clean", src, tgt, "--dry-run").out.decode().startswith("1 pair: 1 kept, 0 dropped\n")
+    assert cli("check", src, tgt).out.decode().startswith("1 pair\n")
 
 
 def test_a_rule_can_be_left_out_and_nothing_is_written_in_a_dry_run(

@@ -36,7 +36,7 @@ def test_each_line_gets_its_translation_and_bad_pairs_go(toy: Toy, folder: Path,
     assert pairs() == [(reverse_words(line), line) for line in ("a b c", "d e f", "b a")]
     dropped = [json.loads(line) for line in read_lines("back.src.dropped.jsonl")]
     assert [(line["line"], line["rule"]) for line in dropped] == [(3, "blank"), (5, "repeated"), (6, "near_test")]
-    assert "translating: 6 lines" in result.err and "6 pairs: 3 kept, 3 dropped" in result.out.decode()
+    assert "translating 6 lines, done before: 0" in result.err and "6 pairs: 3 kept, 3 dropped" in result.out.decode()
     assert not [*folder.glob("*.translating")]
 
 
@@ -73,9 +73,9 @@ def test_an_interrupted_translation_continues(
     with (work / "translations").open("ab") as file:
         file.write(b"half a li")
     other = cli(*words[:-1], "8", *OUT)
-    assert other.code == 2 and "expected translations of the same text" in other.err
+    assert other.code == 2 and "expected the work of the same command" in other.err
     result = cli(*command)
-    assert result.code == 0 and "4 were done before" in result.err, result.err
+    assert result.code == 0 and "translating 6 lines, done before: 4" in result.err, result.err
     assert chunks == [0, 2, 4, 4] and not work.exists()
     assert Path("back.src").read_bytes() == Path("whole.src").read_bytes()
 

@@ -5,7 +5,6 @@ it searches for duplicates, it uses 130 bytes: 13 GB for 100 million pairs. It c
 pairs, the probability of one false duplicate is below 1 in 1,000.
 """
 
-import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,12 +13,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import track
 
 from transduce.cleaning.alignment import SharedAnchors, unrelated_pairs
 from transduce.cleaning.corpus_report import CorpusReport, Findings, SideStatistics
 from transduce.cleaning.line_checks import PieceCheck, check_line, check_pair, unusual_ratios
+from transduce.cleaning.progress import tracked
 from transduce.console import printable
 from transduce.data import corpora, text
 from transduce.data.compression import open_file, open_text
@@ -140,11 +138,9 @@ def _side_names(corpus: Corpus) -> tuple[str, str]:
 
 
 def _with_progress(corpus: Corpus, findings: Findings) -> Iterable[tuple[str | None, str | None]]:
-    """Return the pairs, with a progress bar if stderr is a terminal."""
-    is_hidden = not sys.stderr.isatty()
-    total = None if is_hidden or corpus.tgt is None else text.count_lines(corpus.src)
-    console = Console(stderr=True)
-    return track(_pairs(corpus, findings), "checking", total, console=console, transient=True, disable=is_hidden)
+    """Return the pairs, and show the progress."""
+    total = None if corpus.tgt is None else text.count_lines(corpus.src)
+    return tracked(_pairs(corpus, findings), "checking", total)
 
 
 def _pairs(corpus: Corpus, findings: Findings) -> Iterator[tuple[str | None, str | None]]:

@@ -9,13 +9,14 @@ A pair is dropped by rules, each with a name. Most are findings of `check`. Thes
     misfit       a side that is no full translation of the other (`misfits`)
     unlikely     a source that a model of the other direction finds least likely (`unlikely`, if there is a model)
 
-The text is read five times, line by line. Memory holds about 60 bytes for each pair, and 130 while repeated pairs are
-searched, as `check` does.
+The text is read at most six times, line by line. Memory holds about 60 bytes for each pair, and 130 while repeated
+pairs are searched, as `check` does.
 """
 
 import functools
 import math
 import multiprocessing
+import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -31,11 +32,14 @@ from transduce.cleaning.check import examine
 from transduce.cleaning.corpus_report import Findings
 from transduce.cleaning.misfits import FOLDS, LEAST_PAIRS, SAMPLE_PAIRS, Misfits, Pair, learn_misfits
 from transduce.cleaning.near_copies import NearCopies
+from transduce.cleaning.progress import JobProgress, tracked
 from transduce.data import text
 from transduce.data.compression import open_text
 from transduce.data.corpora import Corpus
+from transduce.data.disk import synced_file
 from transduce.data.languages import Identifier, language_identifier
 from transduce.data.tokenize_corpus import cores
+from transduce.storage.atomic_folder import replacement
 
 # In the order in which they are tried. The findings of `check` that are no rule, such as not_nfc, drop nothing.
 RULES = (
@@ -62,8 +66,11 @@ RULES = (
 )
 PORTION = 5_000  # pairs at a time
 ENOUGH_LETTERS = 20  # in a line whose language is judged
+JUDGED = ("swapped", "language", "misfit")  # the rules of which each pair needs a judgement, as bits in a file
 SURE = 0.9  # probability of another language
 MAIN_SHARE = 0.5  # of the lines of a side, in its language
+
+Places = dict[str, NDArray[np.bool_]]  # by rule: True at the pairs to which it applies
 
 
 @dataclass(frozen=True)
@@ -90,34 +97,55 @@ def find_faults(
     tests: Sequence[tuple[Path, Path]] = (),
     without: Iterable[str] = (),
     say: Callable[[str], None] = lambda line: None,
+    work: Path | None = None,
 ) -> Cleaning:
     """Find the pairs of two text files that the rules drop.
 
     tests: texts for tests and validation. without: names of rules that drop nothing. say: gets a line before each step.
+    work: a folder that keeps the results of each step, for a later call with the same arguments.
     Raises UserError for files of different length, or without a line.
     """
-    say("check: lines and pairs")
-    findings = Findings(0)
-    n_pairs = examine(corpus, findings).n_pairs
-    if findings.lines("unequal"):
-        raise text.unequal((f"{corpus.src}", f"{corpus.tgt}"), _line_counts(corpus))
     used = [rule for rule in RULES if rule not in {*without, "unlikely"}]
-    by_rule = {rule: _places(findings.lines(rule), n_pairs) for rule in used}
+    by_rule = _results(work, "check", lambda: _check(corpus, used, say))
+    n_pairs = len(by_rule[""])
     if tests and "near_test" in by_rule:
         say("near_test: lines of the test texts")
-        by_rule["near_test"] = _near_tests(corpus, tests, n_pairs)
-    is_good = ~functools.reduce(np.logical_or, by_rule.values(), np.zeros(n_pairs, bool))
+        by_rule |= _results(work, "near_test", lambda: {"near_test": _near_tests(corpus, tests, n_pairs)})
+    is_good = ~functools.reduce(np.logical_or, by_rule.values())
     notes = list[str]()
     judge = _learn(corpus, is_good, used, notes, say)
     if judge is not None:
         say("language, misfit: all pairs")
-        for rule, places in judge.places(corpus, is_good).items():
+        for rule, places in judge.places(corpus, is_good, work).items():
             if rule in by_rule:
                 by_rule[rule] |= places
     rules = np.full(n_pairs, -1, np.int8)
     for rule in reversed(used):
         rules[by_rule[rule]] = RULES.index(rule)
     return Cleaning(rules, notes)
+
+
+def _results(folder: Path | None, step: str, compute: Callable[[], Places]) -> Places:
+    """Return the results of a step, which an earlier call may have computed and stored in the folder."""
+    path = None if folder is None else folder / f"{step}.npz"
+    if path is not None and path.exists():
+        with np.load(path) as stored:
+            return {rule: stored[rule] for rule in stored.files}
+    results = compute()
+    if path is not None:
+        with replacement(path) as building, synced_file(building) as file:
+            np.savez(file, **results)
+    return results
+
+
+def _check(corpus: Corpus, rules: Sequence[str], say: Callable[[str], None]) -> Places:
+    """Return where `check` finds what the rules are about. The rule "" is nowhere."""
+    say("check: lines and pairs")
+    findings = Findings(0)
+    n_pairs = examine(corpus, findings).n_pairs
+    if findings.lines("unequal"):
+        raise text.unequal((f"{corpus.src}", f"{corpus.tgt}"), _line_counts(corpus))
+    return {rule: _places(findings.lines(rule), n_pairs) for rule in ("", *rules)}
 
 
 def _places(numbers: Sequence[int], n_pairs: int) -> NDArray[np.bool_]:
@@ -133,7 +161,7 @@ def _near_tests(corpus: Corpus, tests: Sequence[tuple[Path, Path]], n_pairs: int
     is_near = (
         any(copies.is_copy(line) for copies, line in zip(sides, pair, strict=True))
         or all(copies.is_short_copy(line) for copies, line in zip(sides, pair, strict=True))
-        for pair in read_trimmed(corpus)
+        for pair in tracked(read_trimmed(corpus), "near_test", n_pairs)
     )
     return np.fromiter(is_near, bool, n_pairs)
 
@@ -215,32 +243,41 @@ class _Judge:
     misfits: Misfits | None
     folds: NDArray[np.int8]
 
-    def places(self, corpus: Corpus, is_good: NDArray[np.bool_]) -> dict[str, NDArray[np.bool_]]:
-        """Return where the rules "swapped", "language" and "misfit" apply among the good pairs, on all cores."""
-        found = {rule: np.zeros(len(is_good), bool) for rule in ("swapped", "language", "misfit")}
+    def places(self, corpus: Corpus, is_good: NDArray[np.bool_], work: Path | None) -> Places:
+        """Return where the rules of JUDGED apply among the good pairs, on all cores. work: as in `find_faults`."""
+        n_good = np.count_nonzero(is_good)
         with ExitStack() as stack:
-            if len(is_good) > 4 * PORTION and cores() > 1:
+            file = stack.enter_context(open(os.devnull if work is None else work / "judged", "ab+"))
+            file.seek(0)
+            bits = bytearray(file.read())
+            portions = self._portions(corpus, is_good, len(bits))
+            if n_good - len(bits) > 4 * PORTION and cores() > 1:
                 context = multiprocessing.get_context("spawn")
                 start = {"initializer": _keep, "initargs": (self.languages, self.misfits)}
                 pool = stack.enter_context(ProcessPoolExecutor(cores(), context, **start))
-                results = _in_pool(pool, self._portions(corpus, is_good))
+                results = _in_pool(pool, portions)
             else:
                 _keep(self.languages, self.misfits)
-                results = ((places, _judged(*work)) for places, work in self._portions(corpus, is_good))
-            for places, rules in results:
-                for rule, applies in rules.items():
-                    found[rule][places[applies]] = True
-        return found
+                results = (_judged(*portion) for portion in portions)
+            progress = stack.enter_context(JobProgress("language, misfit", n_good, len(bits)))
+            for of_portion in results:
+                file.write(of_portion)
+                file.flush()
+                bits += of_portion
+                progress.advance(len(of_portion))
+        judged = np.zeros(len(is_good), np.uint8)
+        judged[is_good] = np.frombuffer(bits, np.uint8)
+        return {rule: judged >> bit & 1 == 1 for bit, rule in enumerate(JUDGED)}
 
-    def _portions(self, corpus: Corpus, is_good: NDArray[np.bool_]) -> Iterator["Portion"]:
-        numbered = ((i, pair) for i, pair in enumerate(read_trimmed(corpus)) if is_good[i])
+    def _portions(self, corpus: Corpus, is_good: NDArray[np.bool_], n_done: int) -> Iterator["Portion"]:
+        """Yield the good pairs after the first `n_done`."""
+        numbered = islice(((i, pair) for i, pair in enumerate(read_trimmed(corpus)) if is_good[i]), n_done, None)
         while portion := [*islice(numbered, PORTION)]:
             places = np.array([i for i, _ in portion])
-            yield places, ([pair for _, pair in portion], self.folds[places])
+            yield [pair for _, pair in portion], self.folds[places]
 
 
-Portion = tuple[NDArray[np.int64], tuple[list[Pair], NDArray[np.int8]]]  # places of pairs; the pairs and their folds
-Rules = dict[str, NDArray[np.bool_]]
+Portion = tuple[list[Pair], NDArray[np.int8]]  # some pairs and their folds
 
 _kept: list[tuple[tuple[str, str] | None, Misfits | None]] = []  # in each process
 
@@ -249,22 +286,21 @@ def _keep(languages: tuple[str, str] | None, misfits: Misfits | None) -> None:
     _kept[:] = [(languages, misfits)]
 
 
-def _in_pool(pool: ProcessPoolExecutor, portions: Iterable[Portion]) -> Iterator[tuple[NDArray[np.int64], Rules]]:
-    """Yield the places and the rules of each portion, in order, with few portions in memory."""
-    waiting = deque[tuple[NDArray[np.int64], Future[Rules]]]()
-    for places, work in portions:
-        waiting.append((places, pool.submit(_judged, *work)))
+def _in_pool(pool: ProcessPoolExecutor, portions: Iterable[Portion]) -> Iterator[bytes]:
+    """Yield the judgement of each portion, in order, with few portions in memory."""
+    waiting = deque[Future[bytes]]()
+    for portion in portions:
+        waiting.append(pool.submit(_judged, *portion))
         if len(waiting) > 2 * cores():
-            earlier, future = waiting.popleft()
-            yield earlier, future.result()
-    for places, future in waiting:
-        yield places, future.result()
+            yield waiting.popleft().result()
+    for future in waiting:
+        yield future.result()
 
 
-def _judged(pairs: Sequence[Pair], folds: NDArray[np.int8]) -> Rules:
-    """Return where each rule applies to the pairs. folds: as in `_Judge`."""
+def _judged(pairs: Sequence[Pair], folds: NDArray[np.int8]) -> bytes:
+    """Return a byte for each pair, with a bit for each rule of JUDGED that applies. folds: as in `_Judge`."""
     languages, misfits = _kept[0]
-    found = {rule: np.zeros(len(pairs), bool) for rule in ("swapped", "language", "misfit")}
+    found = {rule: np.zeros(len(pairs), bool) for rule in JUDGED}
     identify = language_identifier() if languages else None
     if languages and identify:
         others = [[_other_language(line, main, identify) for line in side] for side, main in _sides(pairs, languages)]
@@ -276,7 +312,7 @@ def _judged(pairs: Sequence[Pair], folds: NDArray[np.int8]) -> Rules:
             members = np.flatnonzero(folds == fold)
             scores = misfits.scores([pairs[i] for i in members.tolist()], max(fold, 0))
             found["misfit"][members] = scores >= misfits.least
-    return found
+    return np.packbits([found[rule] for rule in JUDGED], axis=0, bitorder="little").tobytes()
 
 
 def _sides(pairs: Sequence[Pair], languages: tuple[str, str]) -> Iterator[tuple[list[str], str]]:

@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 from transduce.cleaning.clean import RULES, Cleaning, read_raw
 from transduce.cleaning.corpus_report import KINDS
+from transduce.console import counted
 from transduce.data.corpora import Corpus
 from transduce.evaluation.page import write_page
 from transduce.evaluation.study_report import Report, Section, Table, html_page
@@ -56,7 +57,7 @@ class Dropped:
 def summary(cleaning: Cleaning) -> str:
     """Return the counts as text: all pairs, the kept ones, and what each rule drops."""
     n_pairs = len(cleaning.rules)
-    lines = [f"{n_pairs:,} pairs: {cleaning.n_kept:,} kept, {n_pairs - cleaning.n_kept:,} dropped"]
+    lines = [f"{counted(n_pairs, 'pair')}: {cleaning.n_kept:,} kept, {n_pairs - cleaning.n_kept:,} dropped"]
     counts = cleaning.counts
     width = max((len(f"{n:,}") for n in counts.values()), default=0)
     lines += [f"{n:{width},}  {rule}: {MEANINGS[rule]}" for rule, n in counts.items()]
@@ -72,7 +73,7 @@ def write_report(path: Path, corpus: Corpus, cleaning: Cleaning, dropped: Droppe
         rows = [[f"{number:,}", *(_shown(line) for line in pair)] for number, *pair in examples]
         table = Table(["line", "source", "target"], rows, words=frozenset({1, 2}))
         sections.append(Section(f"{rule}: {MEANINGS[rule]}", [table]))
-    lead = f"{n_pairs:,} pairs: {cleaning.n_kept:,} kept, {n_pairs - cleaning.n_kept:,} dropped. "
+    lead = f"{counted(n_pairs, 'pair')}: {cleaning.n_kept:,} kept, {n_pairs - cleaning.n_kept:,} dropped. "
     title = f"What was cleaned: {corpus.src} and {corpus.tgt}"
     write_page(path, html_page(Report(title, lead + ". ".join(cleaning.notes), sections)))
 

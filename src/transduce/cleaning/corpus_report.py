@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transduce.cleaning.line_checks import main_script, script_of
+from transduce.console import counted
 
 KINDS = {
     "not_utf8": "not UTF-8",
@@ -224,7 +225,7 @@ class SideStatistics:
 
 def report_text(report: CorpusReport) -> str:
     """Return the report as text, without the verdict."""
-    lines = [f"{report.pairs:,} pairs", ""]
+    lines = [counted(report.pairs, "pair"), ""]
     for side in report.sides:
         lines += [*_side_lines(side), ""]
     names = {"src": report.sides[0].name, "tgt": report.sides[1].name}

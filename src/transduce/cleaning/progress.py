@@ -19,30 +19,33 @@ SPEED_SECONDS = 1_800  # the bar averages the speed over this time, because it m
 
 
 class JobProgress:
-    """The progress of one step of a job, from `done` to `total` lines. As a context manager it shows the bar."""
+    """The progress of one step of a job, from `done` to `total` lines. As a context manager it shows the bar.
 
-    def __init__(self, step: str, total: int, done: int = 0) -> None:
+    total: None if it is unknown.
+    """
+
+    def __init__(self, step: str, total: int | None, done: int = 0) -> None:
         self._step = step
         self._total = total
         self._start = self._done = done
-        console = Console(file=best_effort_stderr(), highlight=False, soft_wrap=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._began = self._reported = time.monotonic()
         self._is_shown = sys.stderr.isatty()
-        self._bar = Progress(*columns, console=console, disable=not self._is_shown, speed_estimate_period=SPEED_SECONDS)
+        self._bar = Progress(
+            *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()),
+            console=Console(file=best_effort_stderr(), highlight=False, soft_wrap=True),
+            transient=True,
+            disable=not self._is_shown,
+            speed_estimate_period=SPEED_SECONDS,
+        )
         self._task = self._bar.add_task(step, total=total, completed=done)
 
     def __enter__(self) -> "JobProgress":
-        self._began = self._reported = time.monotonic()
         self._bar.start()
-        if not self._is_shown:
-            self._print("" if not self._done else f"{self._done:,} were done before")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._bar.update(self._task, completed=self._done)
         self._bar.stop()
 
     def advance(self, n: int = 1) -> None:
@@ -53,16 +56,18 @@ class JobProgress:
             return
         self._reported = now
         self._bar.update(self._task, completed=self._done)
-        if not self._is_shown:
-            minutes = (now - self._began) / 60 / (self._done - self._start) * (self._total - self._done)
-            self._print(f"{self._done:,} done, about {in_words(minutes)} left")
+        if not self._is_shown and self._done != self._total:
+            self._bar.console.print(self._line(now - self._began), markup=False)
 
-    def _print(self, words: str) -> None:
-        parts = [f"{self._step}: {self._total:,} lines", *([words] if words else [])]
-        self._bar.console.print(", ".join(parts), markup=False)
+    def _line(self, seconds: float) -> str:
+        """Return the progress as a line of text. seconds: since the start."""
+        if self._total is None:
+            return f"{self._step}: {self._done:,} lines"
+        minutes = seconds / 60 / (self._done - self._start) * (self._total - self._done)
+        return f"{self._step}: {self._done:,} of {self._total:,} lines, about {in_words(minutes)} left"
 
 
-def tracked(items: Iterable[T], step: str, total: int) -> Iterator[T]:
+def tracked(items: Iterable[T], step: str, total: int | None) -> Iterator[T]:
     """Yield the items, and show the progress."""
     with JobProgress(step, total) as progress:
         for item in items:

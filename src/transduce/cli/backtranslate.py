@@ -18,7 +18,7 @@ from transduce.cli.clean import (
 )
 from transduce.cli.options import Flag, Models, with_device
 from transduce.cli.translate import AnyPrecision, Engine, OneOutput
-from transduce.console import printable
+from transduce.console import counted, printable
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
@@ -112,4 +112,4 @@ def _print_sample(models: "ModelFolders", source: Path, options: "DecodingOption
     minutes = (time.monotonic() - start) / len(lines) * n_lines / 60
     for line, translation in list(zip(lines, translations, strict=True))[:EXAMPLES]:
         print(f"{printable(translation.line)}\n    {printable(line)}")
-    print(f"{n_lines:,} lines: about {in_words(minutes)} for their translation")
+    print(f"{counted(n_lines, 'line')}: about {in_words(minutes)} for their translation")

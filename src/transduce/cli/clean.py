@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,6 +35,7 @@ def clean(
 
     The rules are what `transduce check` finds, swapped sides, other languages (with transduce[detect]), sides that are
     no full translation, and copies of test lines. The kept lines do not change by a byte. A file lists the others.
+    After an interruption, the same command continues.
 
     Parameters
     ----------
@@ -62,6 +63,7 @@ def clean(
     transduce clean train.en train.de --out clean.en clean.de
     transduce clean train.en train.de --dry-run --test test.en test.de
     """
+    from transduce.cli.work_folder import keep_work
     from transduce.data.corpora import Corpus
 
     tests = test or []
@@ -69,17 +71,22 @@ def clean(
     check_writes(out, dry_run)
     paths = [] if out is None else output_paths(out, dropped)
     check_outputs([*paths, *([report] if report else [])], [src, tgt, *(path for pair in tests for path in pair)])
-    corpus = Corpus(src, tgt)
-    write_clean(corpus, find_bad_pairs(corpus, tests, without or [], backward), paths, report)
+    corpus, inputs = Corpus(src, tgt), [src, tgt, *(path for pair in tests for path in pair)]
+    with keep_work(paths[0], "cleaning", inputs, without) if paths else nullcontext() as work:
+        write_clean(corpus, find_bad_pairs(corpus, tests, without or [], backward, work), paths, report)
 
 
 def find_bad_pairs(
-    corpus: "Corpus", tests: Sequence[tuple[Path, Path]], without: Sequence[str], backward: Path | None = None
+    corpus: "Corpus",
+    tests: Sequence[tuple[Path, Path]],
+    without: Sequence[str],
+    backward: Path | None = None,
+    work: Path | None = None,
 ) -> "Cleaning":
-    """Return the rules that drop pairs. tests, without: as in `find_faults`. backward: as in `drop_unlikely`."""
+    """Return the rules that drop pairs. backward: as in `drop_unlikely`. The others are as in `find_faults`."""
     from transduce.cleaning.clean import find_faults
 
-    cleaning = find_faults(corpus, tests, without, _print_step)
+    cleaning = find_faults(corpus, tests, without, _print_step, work)
     if backward is None or "unlikely" in without:
         return cleaning
     from transduce.cleaning.unlikely import drop_unlikely

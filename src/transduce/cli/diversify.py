@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from transduce.cli.clean import check_outputs
 from transduce.cli.options import with_device
-from transduce.console import printable
+from transduce.console import counted, printable
 from transduce.errors import UserError
 
 Files = Annotated[list[Path] | None, Parameter(show_default=False)]
@@ -75,7 +75,7 @@ def diversify(
             tgt_file.write(target.encode() + b"\n")
             n_pairs += 1
     n_new = sum(counts["kept"] for counts in text.counts)
-    print(f"{n_pairs:,} pairs: {n_pairs - n_new:,} of the text, {n_new:,} new")
+    print(f"{counted(n_pairs, 'pair')}: {n_pairs - n_new:,} of the text, {n_new:,} new")
     for name, counts in zip(translations, text.counts, strict=True):
         print(f"{printable(name)}: " + ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items()))
     for folder in folders:

@@ -16,17 +16,16 @@ from transduce.cleaning.progress import JobProgress
 from transduce.cli.doubts import DoubtWatch
 from transduce.cli.nearest import Nearest
 from transduce.cli.stream import CHUNK_LINES, Models, load_translator
-from transduce.console import printable
+from transduce.cli.work_folder import check_origin
+from transduce.console import counted, printable
 from transduce.data.disk import error_at
 from transduce.data.system import locked
 from transduce.data.text import empty, encode_names, file_sha256, read_lines
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.segmentation import with_tag
-from transduce.errors import UserError
-from transduce.storage.atomic_folder import write_file
 
-ORIGIN, TRANSLATIONS = "origin.json", "translations"
+TRANSLATIONS = "translations"
 
 
 def work_folder(out: Path, name: str = "") -> Path:
@@ -46,7 +45,7 @@ def translate_file(
     n_lines = line_count(source)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder, f"{folder}: expected a folder that no other process uses; wait until the other has ended"):
-        _check_origin(folder, _origin(models, source, options, nearest))
+        check_origin(folder, _origin(models, source, options, nearest))
         path = folder / TRANSLATIONS
         with path.open("ab+") as file:
             n_done = _complete_lines(file)
@@ -69,18 +68,6 @@ def _origin(models: Models, source: Path, options: DecodingOptions, nearest: Nea
     contents = [{path.name: file_sha256(path) for path in files} for files in folders]
     choice = nearest and (file_sha256(nearest.path), nearest.metric)
     return encode_names([contents, models.precision, file_sha256(source), asdict(options), choice])
-
-
-def _check_origin(folder: Path, origin: bytes) -> None:
-    """Note the origin in a new folder. Raises UserError if the folder has another one."""
-    path = folder / ORIGIN
-    if not path.exists() and not (folder / TRANSLATIONS).exists():
-        write_file(path, origin)
-    elif not path.exists() or path.read_bytes() != origin:
-        raise UserError(
-            f"{folder}: expected translations of the same text by the same models with the same options; delete it to "
-            "begin again, or give what it was begun with"
-        )
 
 
 def _complete_lines(file: BinaryIO) -> int:
@@ -106,6 +93,7 @@ def _translate_rest(
 ) -> None:
     """Append the translations of all lines from number `numbers[0]` on, counted from 0, to `numbers[1]`."""
     watch = DoubtWatch(printable(source), numbers[0])
+    print(f"translating {counted(numbers[1], 'line')}, done before: {numbers[0]:,}", file=sys.stderr)
     with JobProgress("translating", numbers[1], numbers[0]) as progress:
         chunks = _translations(models, source, numbers[0], options)
         for translations in nearest.first(chunks, f"{source}", numbers[0]) if nearest else chunks:
