@@ -245,7 +245,7 @@ class _Judge:
 
     def places(self, corpus: Corpus, is_good: NDArray[np.bool_], work: Path | None) -> Places:
         """Return where the rules of JUDGED apply among the good pairs, on all cores. work: as in `find_faults`."""
-        n_good = np.count_nonzero(is_good)
+        n_good = int(np.count_nonzero(is_good))
         with ExitStack() as stack:
             file = stack.enter_context(open(os.devnull if work is None else work / "judged", "ab+"))
             file.seek(0)
