@@ -134,7 +134,7 @@ def _results(folder: Path | None, step: str, compute: Callable[[], Places]) -> P
     results = compute()
     if path is not None:
         with replacement(path) as building, synced_file(building) as file:
-            np.savez(file, **results)
+            np.savez(file, **results)  # type: ignore[arg-type]  # a rule is not named like an option
     return results
 
 
