@@ -150,7 +150,8 @@ class Job:
 
     def check(self) -> None:
         """Raise UserError for mistakes that would otherwise be found after hours."""
-        from transduce.cli.file_translation import ORIGIN, line_count
+        from transduce.cli.file_translation import line_count
+        from transduce.cli.work_folder import ORIGIN
         from transduce.data.text import unequal
 
         if not 1 <= len(self.train) <= 2:
