@@ -48,8 +48,9 @@ def test_a_model_of_masks_reads_masks(tokenizer: Tokenizer) -> None:
     assert (restored.text, restored.problem, restored.unmet) == ("{n} %s {n}", None, ("term",))
     assert restored.alternatives[0].text == "{n}"
     assert restored.alternatives[0].problem == "expected '{n}', '%s' as often as in the source; correct the translation"
-    assert kept[1].restore(Translation("nein")) == Translation("nein")
-    assert "'%s' as often" in (kept[0].restore(Translation(f"{A} {B} {B} {C}")).problem or "")
+    assert kept[1].restore(Translation(f"nein {A}{A}")) == Translation(f"nein {A}{A}")
+    assert kept[0].restore(Translation(f"{A}{B} {B}{MASKS[8]} {C}.{B}")).text == "{n}%s  {n}."
+    assert "'%s' as often" in (kept[0].restore(Translation(f"{A} {C} {C}")).problem or "")
 
 
 def test_other_models_read_the_text_and_must_write_it(tokenizer: Tokenizer) -> None:

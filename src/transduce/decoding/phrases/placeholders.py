@@ -36,6 +36,9 @@ _PATTERN = re.compile(
 )
 
 
+_MASK = re.compile(f"([{MASKS[0]}-{MASKS[-1]}])")
+
+
 def placeholders_in(text: str) -> list[str]:
     """Return the placeholders in a text, in its order."""
     return _PATTERN.findall(text)
@@ -50,8 +53,14 @@ class KeptLine:
     masks: Mapping[str, str]
 
     def restore(self, translation: Translation) -> Translation:
-        """Return a translation with the placeholders, and a problem if one is not in it as often as in the source."""
-        text = "".join(self.masks.get(character, character) for character in translation.text)
+        """Return a translation with the placeholders, and a problem if one is not in it as often as in the source.
+
+        Each mask is in the source once, so what an output has beyond that is left out.
+        """
+        parts = _MASK.split(translation.text) if self.masks else [translation.text]
+        masks = [mask if mask not in parts[:i] else "" for i, mask in enumerate(parts)][1::2]
+        parts[1::2] = [self.masks.get(mask, "") for mask in masks]
+        text = "".join(parts)
         expected, actual = Counter(placeholders_in(self.source)), Counter(placeholders_in(text))
         wrong = [name for name, count in expected.items() if count != actual[name]]
         problem = f"expected {', '.join(map(repr, wrong))} as often as in the source; correct the translation"
