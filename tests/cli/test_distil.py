@@ -65,7 +65,7 @@ def test_a_student_from_text_to_table(toy: Toy, folder: Path, cli: Command, monk
     assert cli(*command).code == 0
     assert before == {path: path.stat().st_mtime_ns for path in Path("student/model").iterdir()}
     write_lines(folder / "train.src", ["", *LINES[::-1]])
-    assert "student/teacher: expected translations of the same text" in cli(*command).err
+    assert "student/teacher: expected the work of the same command" in cli(*command).err
 
 
 def test_a_dry_run_prints_commands_that_exist(toy: Toy, folder: Path, cli: Command) -> None:
