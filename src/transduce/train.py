@@ -39,7 +39,7 @@ from transduce.storage.run_request import TrainRequest
 from transduce.storage.tensors import Tensors
 from transduce.training import distributed, notices, sharding
 from transduce.training.gradients import Gradient, Gradients, dropout_seed
-from transduce.training.lora import freeze
+from transduce.training.lora import check_freeze, freeze
 from transduce.training.optimizer import learning_rate
 from transduce.training.progress import TrainingProgress, format_scores, print_lines
 from transduce.training.run import Run
@@ -176,6 +176,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     """
     out = request.out
     valid = request.valid_corpus
+    is_from_model = request.start_from is not None
     valid_names = tuple(dict.fromkeys(printable(path.name) for path in (valid.src, valid.tgt) if path))
     with distributed.leader_first():
         checkpoint, lines = run_folder.find_run(out) if request.resume else (None, [])
@@ -183,8 +184,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         valid_pairs = list(read_pairs(valid))
         old_pairs = list(read_pairs(request.old_corpus)) if request.old_corpus else []
         tokenizer, config = tokenizer_and_config(request, checkpoint, parent)
-        if parent:
-            freeze(parent.model, config.train)  # raises for a pattern without a match
+        check_freeze(task.build, config)
         longest = most_tokens(config.model.max_positions)
         task.check(valid_pairs, tokenizer, longest, valid_names)
         if request.old_corpus:
@@ -212,24 +212,16 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         lines += run_folder.resume(request, state, checkpoint)
     lines += [*notices.start(config, batches, model, state.counters.step), *notices.frozen(state)]
     if distributed.is_leader():
-        lines += notices.split_characters(batches, is_from_model=request.start_from is not None)
+        lines += notices.split_characters(batches, is_from_model=is_from_model)
         valid_tags = TagCount(tokenizer)
         valid_tags.see(src for src, _ in valid_pairs)
-        lines += notices.tags(batches, valid_tags, valid_names[0], is_from_model=request.start_from is not None)
+        lines += notices.tags(batches, valid_tags, valid_names[0], is_from_model=is_from_model)
     lines.append(notices.overlap(overlap, valid_names[0], len(valid_pairs), is_one_text=store.is_one_text))
-    return Run(
-        out,
-        task,
-        config,
-        tokenizer,
-        batches,
-        valid_pairs,
-        valid_names,
-        lines,
-        old_pairs=old_pairs,
-        is_from_model=request.start_from is not None,
-        is_sharded=request.shard,
-    ), state
+    run = Run(
+        out, task, config, tokenizer, batches, valid_pairs, valid_names, lines,
+        old_pairs=old_pairs, is_from_model=is_from_model, is_sharded=request.shard,
+    )  # fmt: skip
+    return run, state
 
 
 def tokenizer_and_config(

@@ -80,20 +80,22 @@ def backtranslate(
     tests = test or []
     check_rules(without or [])
     check_writes(out, dry_run)
-    if source_tag is not None and source_tag.split() != [source_tag]:
-        raise UserError(f"--source-tag={source_tag!r}: expected one word; give a word such as <bt>")
+    _check_tag(source_tag)
     folders = ModelFolders(models, precision, engine)
     options = DecodingOptions.from_arguments(**asdict(decoding))
     if out is None:
-        _print_sample(folders, input, options)
-        return
+        return _print_sample(folders, input, options)
     paths = output_paths(out)
     check_outputs(paths, [input, *(path for pair in tests for path in pair)])
     folder = work_folder(out[0])
-    translations = translate_file(folders, input, folder, options)
-    corpus = Corpus(translations, input)
+    corpus = Corpus(translate_file(folders, input, folder, options), input)
     write_clean(corpus, find_bad_pairs(corpus, tests, without or []), paths, tag=source_tag)
     remove(folder)
+
+
+def _check_tag(source_tag: str | None) -> None:
+    if source_tag is not None and source_tag.split() != [source_tag]:
+        raise UserError(f"--source-tag={source_tag!r}: expected one word; give a word such as <bt>")
 
 
 def _print_sample(models: "ModelFolders", source: Path, options: "DecodingOptions") -> None:

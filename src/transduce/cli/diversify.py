@@ -1,5 +1,6 @@
 """`transduce diversify`: add translations of the training text to it."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -55,7 +56,6 @@ def diversify(
         --output diverse.en diverse.de
     """
     from transduce.cleaning.diversification import Diversification, HeldOut
-    from transduce.cli.output import output_file
     from transduce.storage.atomic_folder import remove
 
     translations = [*(forward or []), *(backward or [])]
@@ -68,18 +68,26 @@ def diversify(
     files = [_translated(path, src, output[1], folders) for path in forward or []]
     back = [_translated(path, tgt, output[0], folders) for path in backward or []]
     text = Diversification(src, tgt, files, back, held_out_lines)
-    n_pairs = 0
-    with output_file(output[0]) as src_file, output_file(output[1]) as tgt_file:
-        for source, target in text.pairs():
-            src_file.write(source.encode() + b"\n")
-            tgt_file.write(target.encode() + b"\n")
-            n_pairs += 1
+    n_pairs = _write(text.pairs(), output)
     n_new = sum(counts["kept"] for counts in text.counts)
     print(f"{counted(n_pairs, 'pair')}: {n_pairs - n_new:,} of the text, {n_new:,} new")
     for name, counts in zip(translations, text.counts, strict=True):
         print(f"{printable(name)}: " + ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items()))
     for folder in folders:
         remove(folder)
+
+
+def _write(pairs: Iterable[tuple[str, str]], output: tuple[Path, Path]) -> int:
+    """Write the sides of some pairs to two files. Return the number of pairs."""
+    from transduce.cli.output import output_file
+
+    n_pairs = 0
+    with output_file(output[0]) as src_file, output_file(output[1]) as tgt_file:
+        for source, target in pairs:
+            n_pairs += 1
+            src_file.write(source.encode() + b"\n")
+            tgt_file.write(target.encode() + b"\n")
+    return n_pairs
 
 
 def _translated(path: Path, source: Path, out: Path, folders: list[Path]) -> Path:

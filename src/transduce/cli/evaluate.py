@@ -101,14 +101,12 @@ def evaluate(
     Examples
     --------
     transduce evaluate run/model --src test.en --ref test.de --language de
-    transduce evaluate run/model --src test.tsv --language de
-    transduce evaluate run/model --src test.tsv --noise typos,emoji
+    transduce evaluate run/model --src test.tsv --language de --noise typos
     transduce evaluate --hyp output.de --ref test.de --language de
     transduce evaluate --hyp output.de --src test.tsv --language de
     transduce evaluate --hyp old.de --hyp new.de --ref test.de --language de
     transduce evaluate --hyp output.de --ref first.de --ref second.de
     transduce evaluate run/model --trees gold.trees
-    transduce evaluate --hyp output.trees --trees gold.trees
     transduce evaluate gpt/model --text test.txt
     transduce evaluate classifier/model --text sentences.txt --labels labels.txt
     """
@@ -132,11 +130,16 @@ def evaluate(
     first, more = (ref[0], ref[1:]) if ref else (None, [])
     if hyp and (reference := first or (src and Corpus(src))):
         evaluation = evaluate_hypotheses(hyp, reference, more_refs=more, language=language, tokenize=tokenize)
-    elif src is None:
-        raise UserError("--src: expected the source text for the model; add --src FILE")
     else:
-        evaluation = _evaluate_models(models, TestSet(src, first, language, tokenize, more), options, precision, kinds)
+        test_set = TestSet(_source(src), first, language, tokenize, more)
+        evaluation = _evaluate_models(models, test_set, options, precision, kinds)
     _print(evaluation, json=json)
+
+
+def _source(src: Path | None) -> Path:
+    if src is None:
+        raise UserError("--src: expected the source text for the model; add --src FILE")
+    return src
 
 
 def _print(scores: object, *, json: bool) -> None:

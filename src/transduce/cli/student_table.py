@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from transduce.interop.ctranslate2_engine import ExportedTranslator
     from transduce.translate import Translator
 
+    AnyTranslator = Translator | ExportedTranslator
+
 MOST_LINES = 1_000
 ROUNDS = 3  # in which the systems take turns
 HEAD = ("model", "layers", "precision", "MB on disk", "sentences/s", "speed", "BLEU")
@@ -35,7 +37,7 @@ class System:
     seconds: list[float] = field(default_factory=list)
     outputs: list[str] = field(default_factory=list)
 
-    def load(self) -> "Translator | ExportedTranslator":
+    def load(self) -> "AnyTranslator":
         """Return the model, ready to translate."""
         return load_translator(Models(self.folders, self.precision), self.options)
 
@@ -55,14 +57,7 @@ def student_table(teacher: Sequence[Path], student: Path, exported: Path | None,
     sources, references = [src for src, _ in pairs], [tgt for _, tgt in pairs]
     systems = _systems(teacher, student, exported)
     translators = [system.load() for system in systems]
-    for number in range(ROUNDS + 1):
-        for system, translator in zip(systems, translators, strict=True):
-            start = time.perf_counter()
-            outputs = translator.translate(sources, options=system.options)
-            if number:  # the first round warms up
-                system.seconds.append(time.perf_counter() - start)
-            else:
-                system.outputs = [translation.text for translation in outputs]
+    _measure(systems, translators, sources)
     rows = []
     for system, translator in zip(systems, translators, strict=True):
         base = next(first for first in systems if first.precision == system.precision)
@@ -73,6 +68,18 @@ def student_table(teacher: Sequence[Path], student: Path, exported: Path | None,
     note = f"{len(pairs):,} lines of {text.name}; speed compared with the teacher in the same precision"
     lines = [HEAD, ("---",) * len(HEAD), *rows]
     return "\n".join([*(f"| {' | '.join(row)} |" for row in lines), note, f"BLEU: {bleu_signature(references)}"])
+
+
+def _measure(systems: Sequence[System], translators: Sequence["AnyTranslator"], sources: Sequence[str]) -> None:
+    """Let the systems translate in turns. Each gets its outputs, and the seconds of each round."""
+    for number in range(ROUNDS + 1):
+        for system, translator in zip(systems, translators, strict=True):
+            start = time.perf_counter()
+            outputs = translator.translate(sources, options=system.options)
+            if number:  # the first round warms up
+                system.seconds.append(time.perf_counter() - start)
+            else:
+                system.outputs = [translation.text for translation in outputs]
 
 
 def _systems(teacher: Sequence[Path], student: Path, exported: Path | None) -> list[System]:

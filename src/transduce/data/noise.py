@@ -1,4 +1,4 @@
-"""Noise of real input, drawn anew in each epoch (`data.noise`), and on a test text (`transduce evaluate --noise`).
+"""Noise of real input, drawn again in each epoch (`data.noise`), and on a test text (`transduce evaluate --noise`).
 
     ids of a pair -> text -> the changes that the key of the pair draws -> ids
 
@@ -38,7 +38,7 @@ NOISE_GROWTH: dict[Noise, float] = {
     "urls": 1.3,
     "masks": 0.7,
 }
-SHARE = 8  # one word in so many gets a typo, or is joined or split; at least one of a line
+SHARE = 8  # one of this many words gets a typo, or is joined or split; at least one of a line
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _END = re.compile(r"(?<=\w)[.,;:!?…]+(?=\s|$)")
 
@@ -93,7 +93,7 @@ def _urls(src: str, tgt: str, random: Random) -> Pair:
 
 
 def _masks(src: str, tgt: str, random: Random) -> Pair:
-    """Put masks in the place of words that both sides have, such as names and numbers, or beside other words."""
+    """Replace words that both sides have, such as names and numbers, by masks; or add masks."""
     masks = [*MASKS]
     words, others = (re.findall(r"\w+", text) for text in (src, tgt))
     common = [word for word in words if words.count(word) == 1 == others.count(word)]

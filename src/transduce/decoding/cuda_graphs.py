@@ -70,9 +70,8 @@ class _Shape(NamedTuple):
     def parts(self, inputs: Tensor) -> Sequence[Tensor]:
         """Return the inputs of a step, one vector, as the parts that the host writes and the GPU reads.
 
-        - of each row: its token (N,), the row of the tables that it gets (N,), the rows of its tokens so far (N, T)
-        - `CudaGraphCache.source` as two parts (B,)
-        - the position of the token (1,)
+        Of each row its token (N,), the row of the tables that it gets (N,), and the rows of its tokens so far (N, T);
+        `CudaGraphCache.source` as two parts (B,); and the position of the token (1,).
         """
         n, count = self.rows, self.sentences
         ids, new, past, first, lengths, position = inputs.split([n, n, n * self.length, count, count, 1])
@@ -376,10 +375,7 @@ def checked_cuda_graphs(model: Transformer, precision: Precision) -> CudaGraphTr
 
 @torch.inference_mode()
 def _relative_error(transformer: CudaGraphTransformer) -> float:
-    """Return the relative error of the logits of a few steps of two sentences.
-
-    The steps run in all three ways: computed, then recorded, then replayed.
-    """
+    """Return the relative error of the logits of two sentences, in steps that compute, then record, then replay."""
     model, precision = transformer.model, transformer.precision
     device = transformer.device
     longest = min(3, model.config.max_positions or 3)

@@ -175,7 +175,7 @@ class DeepL(ClientApi):
 
 
 def _described(glossary: Glossary) -> dict[str, object]:
-    """Return what a client is told of a glossary."""
+    """Return the description of a glossary for clients."""
     created = datetime.fromtimestamp(glossary.created, UTC).isoformat(timespec="milliseconds")
     return {
         "glossary_id": glossary.id,

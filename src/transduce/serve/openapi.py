@@ -26,39 +26,8 @@ def document(service: Service, settings: ServerSettings, title: str) -> dict[str
 
     title: "LibreTranslate" for clients that accept only a server of this title, such as Dialect.
     """
-    models, limits = service.models, settings.limits
-    texts = {"oneOf": [{**STRING, "maxLength": limits.text_characters}, {"type": "array", "maxItems": limits.texts}]}
     key = {"api_key": {"type": ["string", "null"], "description": "needed if the server has keys"}}
-    translate = {
-        "q": {**texts, "description": "the text, or a list of texts"},
-        "source": {**STRING, "examples": ["auto", *models.sources]},
-        "target": {**STRING, "examples": models.targets},
-        "format": {"enum": ["text", "html", None], "default": "text"},
-        "alternatives": {"type": ["integer", "null"], "maximum": service.max_alternatives, "default": 0},
-        "confidence": {"type": "boolean", "default": False},
-        "must": {
-            **REQUIRED_PHRASES,
-            "description": "phrases that the translation has, or lists of alternatives; a list of lists for a list",
-        },
-        "must_not": {**PHRASES, "description": "phrases that the translation does not have"},
-        "prefix": {**PREFIX, "description": "text that the translation begins with; a list for a list"},
-        "terms": {
-            "type": ["object", "null"],
-            "additionalProperties": STRING,
-            "maxProperties": MOST_TERMS,
-            "description": "targets of terms of the source language, with | between alternatives; for all texts",
-        },
-        **key,
-    }
-    deepl = {
-        "text": {"type": "array", "items": STRING, "maxItems": limits.texts},
-        "target_lang": {**STRING, "examples": [code.upper() for code in models.targets]},
-        "source_lang": {**STRING, "examples": [code.upper() for code in models.sources]},
-        "split_sentences": {"enum": ["0", "1", "nonewlines"]},
-        "tag_handling": {"enum": ["html"]},
-        "glossary_id": {"type": ["string", "null"], "description": "needs source_lang"},
-        "show_billed_characters": {"type": "boolean"},
-    }
+    translate, deepl = {**_translate_fields(service, settings), **key}, _deepl_fields(service, settings)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -94,6 +63,46 @@ def document(service: Service, settings: ServerSettings, title: str) -> dict[str
             **({"/metrics": {"get": _get("Figures for Prometheus")}} if settings.metrics_port is None else {}),
         },
         "components": {"schemas": SCHEMAS},
+    }
+
+
+def _translate_fields(service: Service, settings: ServerSettings) -> dict[str, object]:
+    """Return the fields of a request to /translate, without the key."""
+    models, limits = service.models, settings.limits
+    texts = {"oneOf": [{**STRING, "maxLength": limits.text_characters}, {"type": "array", "maxItems": limits.texts}]}
+    return {
+        "q": {**texts, "description": "the text, or a list of texts"},
+        "source": {**STRING, "examples": ["auto", *models.sources]},
+        "target": {**STRING, "examples": models.targets},
+        "format": {"enum": ["text", "html", None], "default": "text"},
+        "alternatives": {"type": ["integer", "null"], "maximum": service.max_alternatives, "default": 0},
+        "confidence": {"type": "boolean", "default": False},
+        "must": {
+            **REQUIRED_PHRASES,
+            "description": "phrases that the translation has, or lists of alternatives; a list of lists for a list",
+        },
+        "must_not": {**PHRASES, "description": "phrases that the translation does not have"},
+        "prefix": {**PREFIX, "description": "text that the translation begins with; a list for a list"},
+        "terms": {
+            "type": ["object", "null"],
+            "additionalProperties": STRING,
+            "maxProperties": MOST_TERMS,
+            "description": "targets of terms of the source language, with | between alternatives; for all texts",
+        },
+    }
+
+
+def _deepl_fields(service: Service, settings: ServerSettings) -> dict[str, object]:
+    """Return the fields of a request to /v2/translate."""
+    models, limits = service.models, settings.limits
+    return {
+        "text": {"type": "array", "items": STRING, "maxItems": limits.texts},
+        "target_lang": {**STRING, "examples": [code.upper() for code in models.targets]},
+        "source_lang": {**STRING, "examples": [code.upper() for code in models.sources]},
+        "split_sentences": {"enum": ["0", "1", "nonewlines"]},
+        "tag_handling": {"enum": ["html"]},
+        "glossary_id": {"type": ["string", "null"], "description": "needs source_lang"},
+        "show_billed_characters": {"type": "boolean"},
     }
 
 

@@ -10,13 +10,13 @@ LoRA. The factors are beside Adam's moments, which have their size. The paper's 
 product. A step computes G, as without LoRA, so it saves memory of the optimizer, but not time in the layers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.optim.adam import adam as adam_step
 
-from transduce.config.schema import TrainConfig
+from transduce.config.schema import Config, TrainConfig
 from transduce.errors import UserError
 from transduce.training.bf16_weights import weights_of_products
 from transduce.training.weights import freeze_matching, trained_parameters
@@ -34,6 +34,13 @@ def freeze(model: nn.Module, config: TrainConfig) -> None:
             parameter.requires_grad_(id(parameter) in adapted)
     if not trained_parameters(model):
         raise UserError(f"train.freeze={','.join(config.freeze)}: expected something left to train; freeze less")
+
+
+def check_freeze(build: Callable[[Config], nn.Module], config: Config) -> None:
+    """Raise the UserError of `freeze` for the model of a configuration, without computing its weights."""
+    if config.train.freeze or config.train.lora_rank is not None:
+        with torch.device("meta"):
+            freeze(build(config), config.train)
 
 
 def adapted_matrices(model: nn.Module) -> list[nn.Parameter]:

@@ -155,7 +155,7 @@ def choose_from(
     n_evaluations = evaluations(steps, speed)
     config = configured(steps=steps, evaluations=n_evaluations)
     share = (
-        "as in a first training: most layers must learn anew"
+        "as in a first training: most layers are new"
         if relearns
         else "a third of a first training's: with more, the model would forget more of its old text; --old-valid has "
         "the scores there"

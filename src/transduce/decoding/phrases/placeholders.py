@@ -46,7 +46,7 @@ def placeholders_in(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class KeptLine:
-    """A line whose placeholders stay. text: for the model. masks: the placeholder in the place of each mask."""
+    """A line whose placeholders stay. text: for the model. masks: the placeholder that each mask replaces."""
 
     source: str
     text: str
