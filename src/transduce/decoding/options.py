@@ -1,7 +1,7 @@
 """Decoding options: the choices of one call of `translate`, checked in one place. Without torch.
 
-The door builds a `DecodingOptions` from keywords, and every layer below passes it whole. A new option is a field of
-`DecodingOptions`, a key of `DecodingKeywords`, its use in `beam.py`, and an argument of the command.
+`Translator.translate` makes a `DecodingOptions` of keywords, and every layer below passes it whole. A new option is a
+field of `DecodingOptions`, a key of `DecodingKeywords`, its use in `beam.py`, and an argument of the command.
 """
 
 import dataclasses

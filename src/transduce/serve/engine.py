@@ -1,6 +1,6 @@
 """The engine: threads that take sentences from the queue, translate them, and finish them.
 
-A model of `transduce.load` searches step by step (`decoding/running_translation.py`). Newcomers join at every step. A
+A model of `transduce.load` searches step by step (`decoding/running_translation.py`). New lines join at every step. A
 sentence leaves at the step at which it is done, and at the next one if it is not wanted any more.
 CTranslate2 gives no way into its search, and gets `WholeBatches`.
 
