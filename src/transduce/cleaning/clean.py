@@ -27,6 +27,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors.numpy import load_file, save
 
 from transduce.cleaning.check import examine
 from transduce.cleaning.corpus_report import Findings
@@ -36,10 +37,9 @@ from transduce.cleaning.progress import JobProgress, tracked
 from transduce.data import text
 from transduce.data.compression import open_text
 from transduce.data.corpora import Corpus
-from transduce.data.disk import synced_file
 from transduce.data.languages import Identifier, language_identifier
 from transduce.data.tokenize_corpus import cores
-from transduce.storage.atomic_folder import replacement
+from transduce.storage.atomic_folder import write_file
 
 # In the order in which they are tried. The findings of `check` that are no rule, such as not_nfc, drop nothing.
 RULES = (
@@ -127,14 +127,12 @@ def find_faults(
 
 def _results(folder: Path | None, step: str, compute: Callable[[], Places]) -> Places:
     """Return the results of a step, which an earlier call may have computed and stored in the folder."""
-    path = None if folder is None else folder / f"{step}.npz"
+    path = None if folder is None else folder / f"{step}.safetensors"
     if path is not None and path.exists():
-        with np.load(path) as stored:
-            return {rule: stored[rule] for rule in stored.files}
+        return load_file(path)
     results = compute()
     if path is not None:
-        with replacement(path) as building, synced_file(building) as file:
-            np.savez(file, **results)  # type: ignore[arg-type]  # a rule is not named like an option
+        write_file(path, save(results))
     return results
 
 
