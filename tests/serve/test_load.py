@@ -128,7 +128,7 @@ def test_memory_and_descriptors_are_flat(server: ServerProcess, toy: Toy) -> Non
     after_warm_up, after_all = asyncio.run(send(2_000)), asyncio.run(send(more))
     growth = (after_all[0] - after_warm_up[0]) / more
     print(f"\nmemory {growth:.0f} bytes a request, descriptors {after_warm_up[1]} and {after_all[1]}")
-    assert growth < 200
+    assert growth < 600  # 120 to 290 in runs of the same code; what a request leaves in a leak has some kilobytes
     assert after_all[1] <= after_warm_up[1]
 
 

@@ -51,12 +51,12 @@ def document(service: Service, settings: ServerSettings, title: str) -> dict[str
             "/v2/languages": _get_or_post("The languages, for DeepL's clients"),
             "/v2/usage": _get_or_post("The usage, for DeepL's clients; it is not counted"),
             "/v2/glossary-language-pairs": {"get": _get("The languages of glossaries")},
-            "/v2/glossaries": {"get": _get("The glossaries of the key"), "post": _created("Keep a glossary")},
+            "/v2/glossaries": {"get": _of_glossaries("The glossaries of the key"), "post": _created("Keep a glossary")},
             "/v2/glossaries/{key}": {
-                "get": {**_get("A glossary"), **GLOSSARY_KEY},
-                "delete": {**_deleted("Delete a glossary"), **GLOSSARY_KEY},
+                "get": {**_of_glossaries("A glossary"), **GLOSSARY_KEY},
+                "delete": {**_of_glossaries("Delete a glossary", "204"), **GLOSSARY_KEY},
             },
-            "/v2/glossaries/{key}/entries": {"get": {**_get("The entries, in TSV"), **GLOSSARY_KEY}},
+            "/v2/glossaries/{key}/entries": {"get": {**_of_glossaries("The entries, in TSV"), **GLOSSARY_KEY}},
             "/": {"get": _get("The page that translates")},
             "/openapi.json": {"get": _get("This description")},
             "/spec": {"get": _get("This description, titled as LibreTranslate's clients expect")},
@@ -150,8 +150,14 @@ def _created(summary: str) -> dict[str, object]:
     }
 
 
-def _deleted(summary: str) -> dict[str, object]:
-    return {"summary": summary, "responses": {"204": {"description": "deleted"}}}
+def _of_glossaries(summary: str, status: str = "200") -> dict[str, object]:
+    refusals = {
+        "400": "the server keeps no glossaries, or the request is wrong",
+        "403": "the key is wrong",
+        "404": "the key has no such glossary",
+    }
+    responses = {number: _response(text, "Message") for number, text in refusals.items()}
+    return {"summary": summary, "responses": {status: {"description": "done"}, **responses}}
 
 
 def _get_or_post(summary: str) -> dict[str, object]:
