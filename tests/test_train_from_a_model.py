@@ -81,10 +81,15 @@ def test_start_from_takes_layers_of_the_model_for_other_depths(toy: Toy, tmp_pat
     for layer, origin in (("encoder.0", "encoder.0"), (f"encoder.{old[0]}", f"encoder.{old[0] - 1}")):
         assert new[f"{layer}.feed_forward.w_1.weight"].equal(old_weights[f"{origin}.feed_forward.w_1.weight"])
     assert new["decoder.0.feed_forward.w_1.bias"].equal(old_weights[f"decoder.{old[1] - 1}.feed_forward.w_1.bias"])
-    choice = run_choices.choose_for(request.corpora, None, [*settings, "model.dropout=0.25"], 4, parent.config)
+    settings = [*settings[:2], "model.dropout=0.25"]
+    choice = run_choices.choose_for(request.corpora, None, settings, 4, parent.config)
     assert highest_rate(choice.config) > 0.99 * highest_rate(parent.config)
     assert f"{old[0] + 1} + 1 layers" in choice.lines[0] and "dropout 0.25" in choice.lines[0]
     assert "as in a first training" in choice.lines[1]
+    settings += ["train.optimizer=adam", "train.lr_factor=1.25", "train.max_steps=40"]
+    choice = run_choices.choose_for(request.corpora, None, settings, 4, parent.config)
+    rate = highest_rate(choice.config)
+    assert choice.lines[1] == f"highest learning rate {rate:.1e}, by your settings" and "40 steps" in choice.lines[-1]
     rival = replace(CONFIG, model=replace(CONFIG.model, kind="recurrent"))
     with pytest.raises(UserError, match="n_layers=2: must not be set with --from and a model of model.kind="):
         inherit(CONFIG, rival, ["model.n_layers=2"])

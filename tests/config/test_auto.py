@@ -1,6 +1,7 @@
 """The recipe `auto`: sizes from the text, steps from the time."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -137,6 +138,22 @@ def test_a_training_from_a_model_takes_the_given_minutes() -> None:
     assert "keeps 4 + 4 layers, d_model 256" in choice.lines[0] and "highest learning rate" in choice.lines[1]
     with pytest.raises(UserError, match=r"--minutes=0.2: expected at least 1 for"):
         choose_from(RECIPES["mixture"](), CAPTIONS, 0.2)
+
+
+def test_the_lines_have_the_learning_rate_of_the_optimizer_that_the_user_sets() -> None:
+    rates = []
+    for complete in (
+        None,
+        partial(auto.with_optimizer, optimizer="adam"),
+        partial(auto.with_optimizer, optimizer="muon"),
+    ):
+        more = {"complete": complete} if complete else {}
+        choice = auto.choose_from(
+            RECIPES["mixture"](), CAPTIONS, minutes=10, precision="fp32", trial=lambda _: Trial(0.2, 5.0, 9), **more
+        )
+        rates.append(f"{auto.highest_rate(choice.config):.1e}")
+        assert choice.lines[1].startswith(f"highest learning rate {rates[-1]}, a third of")
+    assert len({*rates}) == 2
 
 
 @pytest.mark.parametrize("steps", [32, 100, 4_500, 7_213])

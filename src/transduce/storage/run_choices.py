@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transduce.config.overrides import inherit, overridden
 from transduce.config.recipes import auto
-from transduce.config.schema import Config, architecture
+from transduce.config.schema import Config
 from transduce.data.corpora import Corpus, read_pairs
 from transduce.data.held_out import MOST_PAIRS, MOST_SHARE, HeldOut, hold_out
 from transduce.data.text_size import measure
@@ -102,18 +102,16 @@ def choose_for(
     size = max(1, min(MOST_PAIRS, int(MOST_SHARE * text.pairs))) if n_valid is None else n_valid
 
     def trial(config: Config) -> auto.Trial:
-        return run_trial(overridden(config, settings)[0], text, size)
+        return run_trial(config, text, size)
+
+    def complete(config: Config) -> Config:
+        train = overridden(config, settings)[0].train
+        optimizer = train.optimizer if train.lora_rank is None else "adam"
+        return overridden(auto.with_optimizer(config, optimizer), settings)[0]
 
     precision = "bf16" if has_fast_bf16(devices.device()) else "fp32"
-    choose = auto.choose
-    if parent is not None:
-        child = overridden(parent, [setting for setting in settings if setting.startswith("model.")])[0]
-        relearns = architecture(child.model) != architecture(parent.model)  # other depths
-        choose = partial(auto.choose_from, child, relearns=relearns)
-    choice = choose(text, minutes=minutes, precision=precision, trial=trial)
-    train = overridden(choice.config, settings)[0].train
-    optimizer = train.optimizer if train.lora_rank is None else "adam"
-    return dataclasses.replace(choice, config=auto.with_optimizer(choice.config, optimizer))
+    choose = auto.choose if parent is None else partial(auto.choose_from, parent)
+    return choose(text, minutes=minutes, precision=precision, trial=trial, complete=complete)
 
 
 def _ended(request: TrainRequest, n_valid: int, parent: Config | None) -> auto.Choice:

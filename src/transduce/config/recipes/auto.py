@@ -106,11 +106,22 @@ def start() -> Config:
     return configure(SIZES[0][1], Text(60_000, 800_000, 100), steps=4_500, precision="fp32")
 
 
-def choose(text: Text, *, minutes: float | None, precision: str, trial: Callable[[Config], Trial]) -> Choice:
+def _as_it_is(config: Config) -> Config:
+    return config
+
+
+def choose(
+    text: Text,
+    *,
+    minutes: float | None,
+    precision: str,
+    trial: Callable[[Config], Trial],
+    complete: Callable[[Config], Config] = _as_it_is,
+) -> Choice:
     """Return the configuration of a training of `text`.
 
     minutes: time of the whole training; None: a full training, of a day at most. precision: "bf16" where the device is
-    fast in it. trial: measures the speed of a model on this device.
+    fast in it. trial: measures the speed of a model on this device. complete: applies the settings of the user.
 
     The largest model for which there is enough text is tried first. If the time is too short for it, a smaller one is.
     Raises UserError if the time is too short for any.
@@ -118,7 +129,7 @@ def choose(text: Text, *, minutes: float | None, precision: str, trial: Callable
     full_tokens = _tokens(text, FULL_EPOCHS, FULL_TOKENS)
     smallest, *larger = [size for i, (_, size) in enumerate(SIZES) if i == 0 or text.pairs > SIZES[i - 1][0]]
     for size in [*reversed(larger), smallest]:
-        speed = trial(configure(size, text, steps=1_000, precision=precision))
+        speed = trial(complete(configure(size, text, steps=1_000, precision=precision)))
         most_steps = _most_steps(minutes or LONGEST, text, speed)
         needed = TOKENS_PER_PARAMETER * speed.parameters if minutes else full_tokens
         if size is not smallest and most_steps * size.batch_tokens * FILLED < needed:
@@ -126,6 +137,7 @@ def choose(text: Text, *, minutes: float | None, precision: str, trial: Callable
         _check(minutes, most_steps, text, speed)
         steps = min(most_steps, _useful_steps(text, full_tokens, size.batch_tokens, minutes))
         config = configure(size, text, steps=steps, precision=precision, evaluations=evaluations(steps, speed))
+        config = complete(config)
         return Choice(config, [*_of_text(text, config), *of_time(text, config, speed, minutes)])
     raise AssertionError("the smallest size ends the loop")
 
@@ -137,33 +149,36 @@ def choose_from(
     minutes: float | None,
     precision: str,
     trial: Callable[[Config], Trial],
-    relearns: bool = False,
+    complete: Callable[[Config], Config] = _as_it_is,
 ) -> Choice:
     """Return the configuration of a training of `text` that starts with the weights of a model.
 
-    parent: the configuration of that model. relearns: see `configure_from`. The others are as in `choose`. Raises
-    UserError if the time is too short.
+    parent: the configuration of that model. The others are as in `choose`. Raises UserError if the time is too short.
     """
-    configured = partial(configure_from, parent, text, precision=precision, relearns=relearns)
+    child = replace(parent, model=complete(parent).model)
+    relearns = architecture(child.model) != architecture(parent.model)  # other depths
+    configured = partial(configure_from, child, text, precision=precision, relearns=relearns)
     config = configured(steps=1_000)
-    speed = trial(config)
+    speed = trial(complete(config))
     most_steps = _most_steps(minutes or LONGEST, text, speed)
     _check(minutes, most_steps, text, speed)
     full_tokens = _tokens(text, FULL_EPOCHS, FULL_TOKENS) if relearns else _tokens(text, TUNING_EPOCHS, TUNING_TOKENS)
     useful = _useful_steps(text, full_tokens, config.data.batch_tokens, minutes)
     steps = min(most_steps, max(FEWEST_STEPS, useful))
     n_evaluations = evaluations(steps, speed)
-    config = configured(steps=steps, evaluations=n_evaluations)
+    chosen = configured(steps=steps, evaluations=n_evaluations)
+    config = complete(chosen)
     share = (
         "as in a first training: most layers are new"
         if relearns
         else "a third of a first training's: with more, the model would forget more of its old text; --old-valid has "
         "the scores there"
     )
+    is_own = highest_rate(config) == highest_rate(with_optimizer(chosen, config.train.optimizer))
     lines = [
         f"{text.pairs:,} pairs of about {text.mean_tokens:.0f} tokens: the model keeps {architecture(config.model)}, "
         f"its pieces, and dropout {config.model.dropout:g}",
-        f"highest learning rate {highest_rate(config):.1e}, {share}",
+        f"highest learning rate {highest_rate(config):.1e}, {share if is_own else 'by your settings'}",
     ]
     return Choice(config, [*lines, *_oddities(text), *of_time(text, config, speed, minutes)])
 
