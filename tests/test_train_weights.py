@@ -8,6 +8,7 @@ import pytest
 import torch
 from support.trainings import CONFIG, EARLY, Texts, checkpoint_steps, replace_scores, train, with_train
 
+from transduce import train as training
 from transduce.errors import UserError
 from transduce.storage.checkpoints import (
     checkpoint_path,
@@ -173,6 +174,19 @@ def test_without_patience_a_model_worse_than_the_best_checkpoint_is_reported(
         line = "the model is worse by validation loss than the best checkpoint, of step 2; the same command with "
         line += "--resume --set train.use=best --allow-change train.use takes that one"
         assert (line in capsys.readouterr().err) == is_worse
+
+
+def test_a_loss_that_rises_with_the_bleu_is_no_reason_for_the_best_checkpoint(
+    run_texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = with_train(
+        CONFIG, **{**EARLY, "patience": None, "max_steps": 4, "use": "ema", "ema_decay": 0.5}, average_checkpoints=5
+    )
+    first, later = ({"loss": loss, "perplexity": 1.0, "bleu": bleu} for loss, bleu in ((3.0, 20.0), (4.0, 30.0)))
+    scores = iter([first, later, later])
+    monkeypatch.setattr(training, "validation_scores", lambda *_: next(scores))
+    train(config, out=tmp_path / "run", **run_texts)
+    assert "best checkpoint, of step 2, and better by BLEU 30.0, not 20.0\n" in capsys.readouterr().err
 
 
 def test_the_newest_checkpoints_are_kept(finished_runs: dict[str, Path]) -> None:

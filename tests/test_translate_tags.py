@@ -15,7 +15,7 @@ from transduce import UserError
 from transduce.cli.tags import ENOUGH_LINES, TagWatch
 from transduce.config.files import from_json, to_json
 from transduce.config.overrides import format_value, inherit, override, without_effect
-from transduce.config.schema import Config, DataConfig
+from transduce.config.schema import Config, DataConfig, TrainConfig
 from transduce.data.batches import Batches
 from transduce.data.corpora import Corpus
 from transduce.data.tags import TagCount
@@ -23,7 +23,7 @@ from transduce.data.token_store import open_store
 from transduce.decoding.options import DecodingOptions, Split
 from transduce.decoding.segmentation import segments_of, with_tag
 from transduce.storage.model_folder import load_model
-from transduce.storage.more_tags import add_tags
+from transduce.storage.more_tags import add_tags, check_new_tags
 from transduce.training import notices
 from transduce.training.weights import weights
 from transduce.translate import Translator
@@ -208,6 +208,19 @@ def test_a_model_gets_more_tags(kind: str, tmp_path: Path) -> None:
     ]
     assert [output.text for output in outputs[0]] == [output.text for output in outputs[1]]
     assert new.tokenizer.encode("<2es> a b")[0] == row
+
+
+@pytest.mark.parametrize("setting", ["train.lora_rank=2", "train.freeze=src_embedding.*"])
+def test_a_new_tag_whose_embedding_no_step_changes_is_refused(setting: str, toy: Toy, tmp_path: Path) -> None:
+    """The embeddings of other tags have been trained."""
+    model = save_to(random_model(CONFIG, tags=TAGS), tmp_path / "model")
+    add_tags(model, ["<2es>", "<2it>"], tmp_path / "larger")
+    config = Config(train=TrainConfig(optimizer="adam", max_steps=1))
+    request = {"valid": toy.valid, "out": tmp_path / "run", "recipe": config, "start_from": tmp_path / "larger"}
+    with pytest.raises(UserError, match=r"but the embedding of <2es>, <2it> is new, and would stay as it is; leave"):
+        transduce.fit(*toy.train, **request, settings=[setting])
+    assert not (tmp_path / "run" / "config.json").exists()
+    check_new_tags(load_model(model), {"src_embedding.weight"}, config.train)
 
 
 @pytest.mark.parametrize(

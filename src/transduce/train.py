@@ -34,12 +34,13 @@ from transduce.storage import run_choices, run_folder
 from transduce.storage.checkpoints import CheckpointWriter, step_of
 from transduce.storage.model_card import model_card
 from transduce.storage.model_folder import LoadedModel, load_model, save_model
+from transduce.storage.more_tags import check_new_tags
 from transduce.storage.run_log import Log, evaluations
 from transduce.storage.run_request import TrainRequest
 from transduce.storage.tensors import Tensors
 from transduce.training import distributed, notices, sharding
 from transduce.training.gradients import Gradient, Gradients, dropout_seed
-from transduce.training.lora import check_freeze, freeze
+from transduce.training.lora import freeze, frozen_names
 from transduce.training.optimizer import learning_rate
 from transduce.training.progress import TrainingProgress, format_scores, print_lines
 from transduce.training.run import Run
@@ -184,7 +185,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         valid_pairs = list(read_pairs(valid))
         old_pairs = list(read_pairs(request.old_corpus)) if request.old_corpus else []
         tokenizer, config = tokenizer_and_config(request, checkpoint, parent)
-        check_freeze(task.build, config)
+        check_new_tags(parent, frozen_names(task.build, config), config.train)
         longest = most_tokens(config.model.max_positions)
         task.check(valid_pairs, tokenizer, longest, valid_names)
         if request.old_corpus:
@@ -366,7 +367,9 @@ def finish(run: Run, state: TrainingState, writer: CheckpointWriter, progress: T
             signature = f" ({bleu_signature([tgt for _, tgt in run.valid_pairs])})" if "bleu" in scores else ""
             facts["validation"] = f"{run.task.describe(scores)}{signature}, on {' and '.join(run.valid_names)}"
         save_model(model_folder, weights, run.config, run.tokenizer, model_card(run.config, origin, facts))
-        lines = notices.end(state, model_folder, origin, facts.get("validation"), scores)
+        lines = notices.end(state, model_folder, origin, facts.get("validation"))
+        if scores:
+            lines += notices.worse(state, scores, evaluations(run.out).get(state.counters.best_step or 0, {}))
         progress.print_lines([*lines, *refresh_report(run.out)])
 
 

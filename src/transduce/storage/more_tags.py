@@ -1,18 +1,18 @@
 """More tags for the vocabulary of a trained model, so that a training with --from can teach it what they mean."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from transduce.config.schema import ModelConfig
+from transduce.config.schema import ModelConfig, TrainConfig
 from transduce.config.validation import is_tag, validate
 from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
-from transduce.storage.model_folder import card_of, load_translation_model, save_model
-from transduce.training.weights import weights
+from transduce.storage.model_folder import LoadedModel, card_of, load_translation_model, save_model
+from transduce.training.weights import live_weights, weights
 
 TABLES = ("src_embedding.weight", "tgt_embedding.weight", "output.weight", "output.bias")  # a row for each piece
 
@@ -47,6 +47,25 @@ def add_tags(model: Path, tags: Sequence[str], out: Path) -> None:
     names = ", ".join(f"`{tag}`" for tag in tags)
     card = f"{card_of(model).rstrip()}\n\nLater it got the tags {names}, not yet trained.\n"
     save_model(out, tensors, config, tokenizer, card)
+
+
+def check_new_tags(parent: LoadedModel | None, frozen: Collection[str], config: TrainConfig) -> None:
+    """Raise UserError if a training that starts from `parent` would not teach it a new tag.
+
+    parent: None for a training that starts from random weights. frozen: names of the parameters that stay as they are.
+    """
+    if parent is None or TABLES[0] not in frozen or not parent.tokenizer.tags:
+        return
+    table = live_weights(parent.model)[TABLES[0]]
+    is_mean = (table - table.mean(dim=0)).abs().amax(dim=1) < 1e-3 * table.std()
+    vocabulary = parent.tokenizer.vocabulary
+    if new := [tag for tag in parent.tokenizer.tags if is_mean[vocabulary.index(tag)]]:
+        rank = config.lora_rank
+        setting = f"train.freeze={','.join(config.freeze)}" if rank is None else f"train.lora_rank={rank}"
+        raise UserError(
+            f"{setting}: expected a model whose tags have been trained, but the embedding of {', '.join(new)} is new, "
+            "and would stay as it is; leave the setting out"
+        )
 
 
 def _check_tags(tags: Sequence[str], tokenizer: TokenizerLike) -> None:

@@ -36,11 +36,18 @@ def freeze(model: nn.Module, config: TrainConfig) -> None:
         raise UserError(f"train.freeze={','.join(config.freeze)}: expected something left to train; freeze less")
 
 
-def check_freeze(build: Callable[[Config], nn.Module], config: Config) -> None:
-    """Raise the UserError of `freeze` for the model of a configuration, without computing its weights."""
-    if config.train.freeze or config.train.lora_rank is not None:
-        with torch.device("meta"):
-            freeze(build(config), config.train)
+def frozen_names(build: Callable[[Config], nn.Module], config: Config) -> set[str]:
+    """Return all names of the parameters that `freeze` would freeze, without computing weights. Raises its UserError.
+
+    build: makes the model of a configuration.
+    """
+    if not config.train.freeze and config.train.lora_rank is None:
+        return set()
+    with torch.device("meta"):
+        model = build(config)
+        freeze(model, config.train)
+    parameters = model.named_parameters(remove_duplicate=False)
+    return {name for name, parameter in parameters if not parameter.requires_grad}
 
 
 def adapted_matrices(model: nn.Module) -> list[nn.Parameter]:

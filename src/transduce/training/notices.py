@@ -1,5 +1,6 @@
 """The lines that a run prints at its start and at its end."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -136,20 +137,17 @@ def overlap(lines: Overlap, name: str, size: int, *, is_one_text: bool = False) 
     return f"of the {size:,} of {name}, {counts} are also in the training text"
 
 
-def end(
-    state: TrainingState, model_folder: Path, origin: str, validation: str | None, scores: dict[str, float] | None
-) -> list[str]:
+def end(state: TrainingState, model_folder: Path, origin: str, validation: str | None) -> list[str]:
     """Return lines on the end of the run, the origin of its model, and its scores.
 
-    origin: the checkpoints whose weights the model has, in words. validation: the scores in words. `validation` and
-    `scores` are None if the run was interrupted.
+    origin: the checkpoints whose weights the model has, in words. validation: the scores in words; None if the run was
+    interrupted.
     """
     return [
         f"{outcome(state)} after {state.counters.seconds:,.0f} s of training",
         *patience(state),
         f"{model_folder} is {origin}",
         f"validation: {validation}" if validation else "continue with the same command and --resume",
-        *(_worse(state) if scores and state.is_worse_than_best(scores) else []),
     ]
 
 
@@ -185,10 +183,20 @@ def fall(state: TrainingState, start: Mapping[str, float], scores: Mapping[str, 
     return [f"the model is worse on the old text than at step 0: {format_scores(before)} then"]
 
 
-def _worse(state: TrainingState) -> list[str]:
-    """Return a line on a final model that is worse than the best checkpoint of its run."""
-    best = state.counters.best_step or 0
+def worse(state: TrainingState, scores: Mapping[str, float], best: Mapping[str, float]) -> list[str]:
+    """Return a line if the final model is worse than the best checkpoint of its run.
+
+    scores: the scores of the final model. best: the scores of that checkpoint. A loss may turn while the translations
+    become better, so a checkpoint of the best loss is no remedy for a model with a higher BLEU or chrF.
+    """
+    if not state.is_worse_than_best(scores):
+        return []
     name = state.config.best_by
+    line = f"the model is worse by validation {name} than the best checkpoint, of step {state.counters.best_step:,}"
     command = "--resume --set train.use=best --allow-change train.use"
     remedy = "" if state.config.use == "best" else f"; the same command with {command} takes that one"
-    return [f"the model is worse by validation {name} than the best checkpoint, of step {best:,}{remedy}"]
+    better = [other for other in ("bleu", "chrf") if scores.get(other, 0.0) > best.get(other, math.inf)]
+    if name == "loss" and better:
+        figures = (f"{format_scores({other: scores[other]})}, not {best[other]:.1f}" for other in better)
+        remedy = f", and better by {' and '.join(figures)}"
+    return [f"{line}{remedy}"]
