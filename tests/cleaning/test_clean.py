@@ -86,14 +86,14 @@ def test_kept_and_dropped_lines_give_the_text_again(
     (tmp_path / "src").write_bytes(src)
     (tmp_path / "tgt").write_bytes(tgt)
     out = tmp_path / "out.src", tmp_path / "out.tgt"
-    result = cli("clean", tmp_path / "src", tmp_path / "tgt", "--out", *out, "--report", tmp_path / "r.html")
+    result = cli("clean", tmp_path / "src", tmp_path / "tgt", "--out", *out, "--report", tmp_path / "new" / "r.html")
     assert result.code == 0, result.err
     assert "5 pairs: 3 kept, 2 dropped" in result.out.decode()
     assert out[0].read_bytes() == b"one\r\ntwo  \nfive\n"
     dropped = [json.loads(line) for line in (tmp_path / "out.src.dropped.jsonl").read_text().splitlines()]
     assert [(pair["line"], pair["rule"]) for pair in dropped] == [(3, "not_utf8"), (4, "blank")]
     assert [pair["src"].encode("utf-8", "surrogateescape") for pair in dropped] == [b"\xff", b""]
-    assert "not UTF-8" in (tmp_path / "r.html").read_text()
+    assert "not UTF-8" in (tmp_path / "new" / "r.html").read_text()
 
 
 def test_wrong_calls_are_one_line_and_write_nothing(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
@@ -105,10 +105,14 @@ def test_wrong_calls_are_one_line_and_write_nothing(tmp_path: Path, cli: Callabl
         (["--out", src, out[1]], "another file than the input"),
         (["--out", out[0], out[0]], "expected different files"),
         (["--dry-run", "--without", "mojibak"], "expected the name of a rule; did you mean 'mojibake'"),
+        (["--dry-run", "--report", src / "r.html"], f"--report={src / 'r.html'}: expected a file in a folder, but"),
+        (["--out", *out, "--report", out[0]], "--out and --dropped and --report="),
+        (["--dry-run", "--test", src, tgt], "expected the same number of lines, not 2 and 1"),
+        (["--dry-run", "--backward", tmp_path / "none"], "none"),
     ]:
         result = cli("clean", src, tgt, *arguments)
         assert result.code == 2, arguments
-        assert message in result.err, result.err
+        assert message in result.err and ("check:" in result.err) == (arguments == ["--out", *out]), result.err
     out[1].write_text("mine")
     result = cli("clean", src, src, "--out", *out)
     assert "expected no file with this name" in result.err

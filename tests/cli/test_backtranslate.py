@@ -9,6 +9,7 @@ import pytest
 from support.toy_task import CommandResult, Toy, reverse_words, write_lines
 
 from transduce import Translator
+from transduce.cleaning import clean
 from transduce.cli import file_translation
 from transduce.data.text import read_lines
 
@@ -80,6 +81,24 @@ def test_an_interrupted_translation_continues(
     assert Path("back.src").read_bytes() == Path("whole.src").read_bytes()
 
 
+def test_an_interrupted_cleaning_continues(
+    toy: Toy, folder: Path, cli: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("backtranslate", toy.model, "--input", "more.tgt", *OUT)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clean, "_learn", stop)
+        assert cli(*command).code == 130
+    assert (folder / "back.src.cleaning" / "check.safetensors").exists() and not Path("back.src").exists()
+    monkeypatch.setattr(clean, "examine", stop)
+    result = cli(*command)
+    assert result.code == 0 and "translating" not in result.err and len(pairs()) == 4, result.err
+    assert not [*folder.glob("*ing")]
+
+
 def test_a_dry_run_prints_examples_and_writes_nothing(toy: Toy, folder: Path, cli: Command) -> None:
     result = cli("backtranslate", toy.model, "--input", "more.tgt", "--dry-run")
     assert result.code == 0 and result.out.decode().startswith("c b a\n    a b c\n"), result.err
@@ -96,6 +115,7 @@ def test_mistakes_are_named_before_the_work(toy: Toy, folder: Path, cli: Command
     assert "--source-tag='a b': expected one word" in mistake("more.tgt", *OUT, "--source-tag", "a b")
     assert "--without=twice: expected the name of a rule" in mistake("more.tgt", *OUT, "--without", "twice")
     assert "expected another file than the input" in mistake("more.tgt", "--out", "back.src", "more.tgt")
+    assert "none: expected a text file" in mistake("more.tgt", *OUT, "--test", "none", "none")
     (folder / "latin1").write_bytes(b"a b\n\xe4\n")
     assert "latin1:2: expected UTF-8" in mistake("latin1", *OUT)
     write_lines(folder / "empty", [])

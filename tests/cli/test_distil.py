@@ -4,11 +4,13 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.toy_task import CommandResult, Toy, reverse_words, write_lines
 
 from transduce import train as training
+from transduce.cleaning import unlikely
 from transduce.cli import student_table
 from transduce.config.recipes import auto
 from transduce.data.text import read_lines
@@ -64,6 +66,8 @@ def test_a_student_from_text_to_table(toy: Toy, folder: Path, cli: Command, monk
     before = {path: path.stat().st_mtime_ns for path in Path("student/model").iterdir()}
     assert cli(*command).code == 0
     assert before == {path: path.stat().st_mtime_ns for path in Path("student/model").iterdir()}
+    other = command[: command.index("--backward")]
+    assert "student/cleaning: expected the work of the same command" in cli(*other, "--precision", "fp32").err
     write_lines(folder / "train.src", ["", *LINES[::-1]])
     assert "student/teacher: expected the work of the same command" in cli(*command).err
 
@@ -98,7 +102,10 @@ def test_translate_prints_the_output_nearest_to_a_reference(toy: Toy, folder: Pa
     assert "add --n-best 4" in cli(*words[:-2], "--nearest", "reference").err
 
 
-def test_clean_drops_the_sources_that_a_backward_model_finds_least_likely(toy: Toy, folder: Path, cli: Command) -> None:
+def test_clean_drops_the_sources_that_a_backward_model_finds_least_likely(
+    toy: Toy, folder: Path, cli: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After an interruption, only the other pairs are scored."""
     lines = [line for line in read_lines(toy.train[0])][:40]
     pairs = [(line, reverse_words(line)) for line in dict.fromkeys(lines)][:20]
     pairs[7] = ("j j a j", pairs[7][1])
@@ -109,6 +116,25 @@ def test_clean_drops_the_sources_that_a_backward_model_finds_least_likely(toy: T
     result = cli(*words)
     assert result.code == 0 and "1  unlikely: a source that the model" in result.out.decode(), result.err
     assert [json.loads(line)["line"] for line in read_lines("c.dropped.jsonl")] == [8]
+
+    numbers = list[int]()  # of pairs that are scored
+
+    def scores(*arguments: Any) -> list[float]:
+        numbers.append(len(arguments[1]))
+        if len(numbers) == 2:
+            raise KeyboardInterrupt
+        return score(*arguments)
+
+    score = unlikely._scores
+    monkeypatch.setattr(unlikely, "PORTION", 8)
+    monkeypatch.setattr(unlikely, "_scores", scores)
+    command = [{"c": "e", "d": "f"}.get(str(word), word) for word in words]
+    assert cli(*command).code == 130
+    with Path("e.cleaning/unlikely").open("ab") as file:
+        file.write(b"half")
+    assert "expected the work of the same command" in cli(*command[:6], "--without", "many_targets").err
+    assert cli(*command).code == 0 and numbers[2:] == numbers[1:2] + [4]
+    assert Path("c").read_bytes() == Path("e").read_bytes()
 
 
 def test_a_teacher_without_good_translations_teaches_nothing(toy: Toy, folder: Path, cli: Command) -> None:
@@ -124,6 +150,8 @@ def test_a_teacher_without_good_translations_teaches_nothing(toy: Toy, folder: P
         (["train.src", "short"], "expected the same number of lines, not 7 and 1"),
         (["train.src", "train.tgt", "short"], "expected SRC or SRC TGT"),
         (["none"], "none"),
+        (["train.src", "--backward", "none"], "none"),
+        (["train.src", "--minutes", "0.1"], "--minutes=0.1: expected at least 1 for this text"),
         (["train.src", "--n-best", "3"], "--n-best=3: must not be set without TGT"),
         (["train.src", "--layers", "2", "0"], "n_decoder_layers=0"),
         (["train.src", "--set", "model.d_model=8"], "--set model.d_model=8: must not be set with --from"),

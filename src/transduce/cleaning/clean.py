@@ -20,10 +20,11 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +137,19 @@ def _results(folder: Path | None, step: str, compute: Callable[[], Places]) -> P
     return results
 
 
+@contextmanager
+def results_file(folder: Path | None, step: str, size: int = 1) -> Iterator[BinaryIO]:
+    """Open the file to which a step appends its results, at the first result of an earlier call.
+
+    folder: None keeps nothing. size: bytes of a result; a part of a result is removed.
+    """
+    with open(os.devnull if folder is None else folder / step, "ab+") as file:
+        if folder is not None:
+            file.truncate(file.tell() // size * size)
+        file.seek(0)
+        yield file
+
+
 def _check(corpus: Corpus, rules: Sequence[str], say: Callable[[str], None]) -> Places:
     """Return where `check` finds what the rules are about. The rule "" is nowhere."""
     say("check: lines and pairs")
@@ -245,8 +259,7 @@ class _Judge:
         """Return where the rules of JUDGED apply among the good pairs, on all cores. work: as in `find_faults`."""
         n_good = int(np.count_nonzero(is_good))
         with ExitStack() as stack:
-            file = stack.enter_context(open(os.devnull if work is None else work / "judged", "ab+"))
-            file.seek(0)
+            file = stack.enter_context(results_file(work, "judged"))
             bits = bytearray(file.read())
             portions = self._portions(corpus, is_good, len(bits))
             if n_good - len(bits) > 4 * PORTION and cores() > 1:

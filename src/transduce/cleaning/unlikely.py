@@ -6,30 +6,38 @@ from pathlib import Path
 
 import numpy as np
 
-from transduce.cleaning.clean import RULES, Cleaning, read_trimmed
+from transduce.cleaning.clean import RULES, Cleaning, read_trimmed, results_file
 from transduce.cleaning.progress import JobProgress
 from transduce.data.corpora import Corpus
 from transduce.translate import Translator, load
 
 SHARE = 0.05  # of the pairs that the other rules leave
 PORTION = 1_000  # pairs at a time
+SIZE = np.dtype(float).itemsize  # bytes of a score
 
 
-def drop_unlikely(cleaning: Cleaning, corpus: Corpus, backward: Path) -> Cleaning:
+def drop_unlikely(cleaning: Cleaning, corpus: Corpus, backward: Path, work: Path | None = None) -> Cleaning:
     """Return the cleaning in which the least likely of the kept pairs are dropped, too.
 
     backward: a model that translates from the target language. A pair is unlikely by log P(source | target) for each
-    token of the source.
+    token of the source. work: as in `find_faults`.
     """
     translator = load(backward)
     places = np.flatnonzero(cleaning.rules < 0)
-    scores = np.zeros(len(places))
-    kept = (pair for pair, rule in zip(read_trimmed(corpus), cleaning.rules.tolist(), strict=True) if rule < 0)
-    with JobProgress("unlikely", len(places)) as progress:
-        for start in range(0, len(places), PORTION):
-            pairs = [*islice(kept, PORTION)]
-            scores[start : start + PORTION] = _scores(translator, [tgt for _, tgt in pairs], [src for src, _ in pairs])
-            progress.advance(len(pairs))
+    pairs = (pair for pair, rule in zip(read_trimmed(corpus), cleaning.rules.tolist(), strict=True) if rule < 0)
+    with results_file(work, "unlikely", SIZE) as file:
+        results = bytearray(file.read())
+        n_done = len(results) // SIZE
+        rest = islice(pairs, n_done, None)
+        with JobProgress("unlikely", len(places), n_done) as progress:
+            while portion := [*islice(rest, PORTION)]:
+                of_portion = _scores(translator, [tgt for _, tgt in portion], [src for src, _ in portion])
+                content = np.array(of_portion).tobytes()
+                file.write(content)
+                file.flush()
+                results += content
+                progress.advance(len(portion))
+    scores = np.frombuffer(results)
     count = int(SHARE * len(places))
     order = np.argsort(scores, kind="stable")
     rules = cleaning.rules.copy()

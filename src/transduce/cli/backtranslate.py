@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from transduce.cli.clean import (
     Rules,
+    check_helpers,
     check_outputs,
     check_rules,
     check_writes,
@@ -73,6 +74,7 @@ def backtranslate(
     """
     from transduce.cli.file_translation import translate_file, work_folder
     from transduce.cli.stream import Models as ModelFolders
+    from transduce.cli.work_folder import keep_work
     from transduce.data.corpora import Corpus
     from transduce.decoding.options import DecodingOptions
     from transduce.storage.atomic_folder import remove
@@ -86,10 +88,13 @@ def backtranslate(
     if out is None:
         return _print_sample(folders, input, options)
     paths = output_paths(out)
-    check_outputs(paths, [input, *(path for pair in tests for path in pair)])
+    test_paths = [path for pair in tests for path in pair]
+    check_outputs({"--out": paths}, [input, *test_paths])
+    check_helpers(tests)
     folder = work_folder(out[0])
     corpus = Corpus(translate_file(folders, input, folder, options), input)
-    write_clean(corpus, find_bad_pairs(corpus, tests, without or []), paths, tag=source_tag)
+    with keep_work(out[0], "cleaning", [corpus.src, input, *test_paths], without) as work:
+        write_clean(corpus, find_bad_pairs(corpus, tests, without or [], work=work), paths, tag=source_tag)
     remove(folder)
 
 

@@ -1,7 +1,8 @@
 """`transduce clean`: write a corpus without the pairs that are no translations."""
 
 import sys
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,11 +68,14 @@ def clean(
     from transduce.data.corpora import Corpus
 
     tests = test or []
+    inputs = [src, tgt, *(path for pair in tests for path in pair)]
     check_rules(without or [])
     check_writes(out, dry_run)
     paths = [] if out is None else output_paths(out, dropped)
-    check_outputs([*paths, *([report] if report else [])], [src, tgt, *(path for pair in tests for path in pair)])
-    corpus, inputs = Corpus(src, tgt), [src, tgt, *(path for pair in tests for path in pair)]
+    check_outputs({"--out": paths[:2], "--dropped": paths[2:], "--report": [report] if report else []}, inputs)
+    check_helpers(tests, backward)
+    corpus = Corpus(src, tgt)
+    inputs += [backward] if backward else []
     with keep_work(paths[0], "cleaning", inputs, without) if paths else nullcontext() as work:
         write_clean(corpus, find_bad_pairs(corpus, tests, without or [], backward, work), paths, report)
 
@@ -91,7 +95,7 @@ def find_bad_pairs(
         return cleaning
     from transduce.cleaning.unlikely import drop_unlikely
 
-    return drop_unlikely(cleaning, corpus, backward)
+    return drop_unlikely(cleaning, corpus, backward, work)
 
 
 def write_clean(
@@ -144,14 +148,31 @@ def check_rules(names: Sequence[str]) -> None:
             raise UserError(f"--without={rule}: expected the name of a rule{remedy}")
 
 
-def check_outputs(paths: Sequence[Path], sources: Sequence[Path], option: str = "--out") -> None:
-    """Raise UserError for outputs that exist, that are inputs, or that are one file. option: it names them."""
+def check_helpers(tests: Sequence[tuple[Path, Path]], backward: Path | None = None) -> None:
+    """Raise UserError for texts or a model that the rules could not use, before hours of work."""
+    from transduce.data.text import read_pairs
+    from transduce.translate import load
+
+    for paths in tests:
+        deque(read_pairs(*paths), maxlen=0)
+    if backward is not None:
+        load(backward)
+
+
+def check_outputs(outputs: Mapping[str, Sequence[Path]], sources: Sequence[Path]) -> None:
+    """Raise UserError for outputs that exist, that are inputs, or that are one file.
+
+    outputs: the files to write, by the option that names them.
+    """
     from transduce.cli.output import check_output
 
-    for path in paths:
-        for source in sources:
-            check_output(path, source, option)
-        if path.exists():
-            raise UserError(f"{path}: expected no file with this name; delete it, or give another name")
+    paths = [path for of_option in outputs.values() for path in of_option]
+    for option, of_option in outputs.items():
+        for path in of_option:
+            for source in sources:
+                check_output(path, source, option)
+            if path.exists():
+                raise UserError(f"{option}={path}: expected no file with this name; delete it, or give another name")
     if len({path.absolute() for path in paths}) < len(paths):
-        raise UserError(f"{option}={' '.join(map(str, paths))}: expected different files; give other names")
+        names = " and ".join(option for option, of_option in outputs.items() if of_option)
+        raise UserError(f"{names}={' '.join(map(str, paths))}: expected different files; give other names")

@@ -150,9 +150,12 @@ class Job:
 
     def check(self) -> None:
         """Raise UserError for mistakes that would otherwise be found after hours."""
+        from transduce.cli.clean import check_helpers
         from transduce.cli.file_translation import line_count
         from transduce.cli.work_folder import ORIGIN
+        from transduce.data.corpora import Corpus
         from transduce.data.text import unequal
+        from transduce.storage.run_choices import choose_for
 
         if not 1 <= len(self.train) <= 2:
             raise UserError(f"--train={' '.join(map(str, self.train))}: expected SRC or SRC TGT; give one or two files")
@@ -166,6 +169,11 @@ class Job:
         counts = [line_count(path) for path in self.train]
         if counts[0] != counts[-1]:
             raise unequal((f"{self.train[0]}", f"{self.train[-1]}"), (counts[0], counts[-1]))
+        check_helpers([], self.backward)
+        if self.minutes is not None and not self.text[0].exists():
+            n_valid = line_count(self.valid[0]) if self.valid else None
+            texts = [Corpus(self.train[0], self.train[-1])]
+            choose_for(texts, self.minutes, self.all_settings, n_valid, self.config)  # it refuses too few minutes
 
     def plan(self) -> str:
         """Return the sizes of the text and of the models."""
@@ -223,6 +231,7 @@ class Job:
         from transduce.cli.file_translation import translate_file
         from transduce.cli.nearest import Nearest
         from transduce.cli.stream import Models
+        from transduce.cli.work_folder import has_work, open_work
         from transduce.data.corpora import Corpus
         from transduce.decoding.options import DecodingOptions
 
@@ -230,13 +239,17 @@ class Job:
         nearest = Nearest(targets[0], self.nearest_by) if targets and self.n_outputs > 1 else None
         options = DecodingOptions.from_arguments(n_best=self.n_outputs)
         made = translate_file(Models(self.teacher, self.precision), source, self.translations, options, nearest)
-        if all(path.exists() for path in self.text):
-            return
         corpus = Corpus(source, made)
-        cleaning = find_bad_pairs(corpus, [], [], self.backward)
-        if not cleaning.n_kept:
-            raise UserError(f"{made}: expected translations that transduce clean keeps; train the teacher for longer")
-        write_clean(corpus, cleaning, output_paths(self.text))
+        inputs = [source, made, *([self.backward] if self.backward else [])]
+        with open_work(self.out / "cleaning", inputs, None) as work:  # it stays, to tell another --backward
+            if has_work(work) and all(path.exists() for path in self.text):
+                return
+            cleaning = find_bad_pairs(corpus, [], [], self.backward, work)
+            if not cleaning.n_kept:
+                raise UserError(
+                    f"{made}: expected translations that transduce clean keeps; train the teacher for longer"
+                )
+            write_clean(corpus, cleaning, output_paths(self.text))
 
     def is_trained(self) -> bool:
         """Return True if the training has taken its last step. With patience, it may take fewer."""

@@ -62,7 +62,7 @@ def diversify(
     if not translations:
         raise UserError("--forward: expected a file with translations; give --forward, --backward or both")
     held_out_paths = [path for pair in held_out for path in pair]
-    check_outputs(output, [src, tgt, *translations, *held_out_paths], "--output")
+    check_outputs({"--output": output}, [src, tgt, *translations, *held_out_paths])
     held_out_lines = HeldOut.read(held_out)
     folders: list[Path] = []
     files = [_translated(path, src, output[1], folders) for path in forward or []]

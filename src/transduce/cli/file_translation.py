@@ -16,11 +16,10 @@ from transduce.cleaning.progress import JobProgress
 from transduce.cli.doubts import DoubtWatch
 from transduce.cli.nearest import Nearest
 from transduce.cli.stream import CHUNK_LINES, Models, load_translator
-from transduce.cli.work_folder import check_origin
+from transduce.cli.work_folder import open_work
 from transduce.console import counted, printable
 from transduce.data.disk import error_at
-from transduce.data.system import locked
-from transduce.data.text import empty, encode_names, file_sha256, read_lines
+from transduce.data.text import empty, read_lines
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.segmentation import with_tag
@@ -43,9 +42,9 @@ def translate_file(
     Raises UserError if it has other ones, and for a text without a line or with bytes that are not UTF-8.
     """
     n_lines = line_count(source)
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder, f"{folder}: expected a folder that no other process uses; wait until the other has ended"):
-        check_origin(folder, _origin(models, source, options, nearest))
+    inputs = [*models.folders, source, *([nearest.path] if nearest else [])]
+    how = [models.precision, asdict(options), nearest and nearest.metric]
+    with open_work(folder, inputs, how):
         path = folder / TRANSLATIONS
         with path.open("ab+") as file:
             n_done = _complete_lines(file)
@@ -60,14 +59,6 @@ def line_count(source: Path) -> int:
     if not n_lines:
         raise empty(f"{source}", f"{source}")
     return n_lines
-
-
-def _origin(models: Models, source: Path, options: DecodingOptions, nearest: Nearest | None) -> bytes:
-    """Return a description of the work, equal for equal translations."""
-    folders = [sorted(path for path in folder.iterdir() if path.is_file()) for folder in models.folders]
-    contents = [{path.name: file_sha256(path) for path in files} for files in folders]
-    choice = nearest and (file_sha256(nearest.path), nearest.metric)
-    return encode_names([contents, models.precision, file_sha256(source), asdict(options), choice])
 
 
 def _complete_lines(file: BinaryIO) -> int:

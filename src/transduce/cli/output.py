@@ -98,7 +98,8 @@ def check_output(path: Path | None, source: int | Path, option: str = "--output"
         if place.exists() and not os.access(place, os.W_OK):
             raise UserError(f"{name}: expected a file that may be written; change its permissions")
         if not os.access(_existing_parent(place), os.W_OK):
-            raise UserError(f"{name}: expected a folder in which a file can be made; use standard output: > {path}")
+            remedy = f"use standard output: > {path}" if place.exists() else "give a name in another folder"
+            raise UserError(f"{name}: expected a folder in which a file can be made; {remedy}")
 
 
 def _existing_parent(path: Path) -> Path:

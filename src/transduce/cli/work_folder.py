@@ -13,32 +13,46 @@ ORIGIN = "origin.json"  # the inputs of the job, by their SHA-256, and its optio
 
 
 @contextmanager
-def keep_work(out: Path, name: str, inputs: Sequence[Path], options: object) -> Iterator[Path]:
-    """Yield the folder OUT.NAME, which may have the work of an earlier call. Remove it at the end without an error.
+def open_work(folder: Path, inputs: Sequence[Path], options: object) -> Iterator[Path]:
+    """Yield the folder, which is made if it is missing, and may have the work of an earlier call.
 
-    inputs, options: what the work depends on. Raises UserError if the folder has other work.
+    inputs, options: the files and model folders, and the values, that the work depends on. Raises UserError if the
+    folder has other work, or if another process uses it.
     """
-    folder = out.with_name(f"{out.name}.{name}")
     folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder, f"{folder}: expected a folder that no other process uses; wait until the other has ended"):
+        _check_origin(folder, encode_names([[_contents(path) for path in inputs], options]))
+        yield folder
+
+
+@contextmanager
+def keep_work(out: Path, name: str, inputs: Sequence[Path], options: object) -> Iterator[Path]:
+    """Yield the folder OUT.NAME, as `open_work` does, and remove it at the end without an error, or without work."""
+    folder = out.with_name(f"{out.name}.{name}")
     is_over = False
     try:
-        message = f"{folder}: expected a folder that no other process uses; wait until the other has ended"
-        with locked(folder, message):
-            check_origin(folder, encode_names([[file_sha256(path) for path in inputs], options]))
+        with open_work(folder, inputs, options):
             try:
                 yield folder
                 is_over = True
             finally:
-                is_over = is_over or not _has_work(folder)
+                is_over = is_over or not has_work(folder)
     finally:
         if is_over:
             remove(folder)
 
 
-def check_origin(folder: Path, origin: bytes) -> None:
+def _contents(path: Path) -> object:
+    """Return the SHA-256 of a file, or of each file in a folder."""
+    if not path.is_dir():
+        return file_sha256(path)
+    return {file.name: file_sha256(file) for file in sorted(path.iterdir()) if file.is_file()}
+
+
+def _check_origin(folder: Path, origin: bytes) -> None:
     """Note what the work depends on in a folder without work. Raises UserError if the folder has other work."""
     path = folder / ORIGIN
-    if not _has_work(folder):
+    if not has_work(folder):
         write_file(path, origin)
     elif not path.exists() or path.read_bytes() != origin:
         raise UserError(
@@ -47,5 +61,6 @@ def check_origin(folder: Path, origin: bytes) -> None:
         )
 
 
-def _has_work(folder: Path) -> bool:
+def has_work(folder: Path) -> bool:
+    """Return True if a folder of `open_work` has a result of the work."""
     return any(path.name != ORIGIN and path.stat().st_size for path in folder.iterdir())

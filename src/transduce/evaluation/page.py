@@ -39,7 +39,8 @@ def _source_hash(text: str) -> str:
 
 
 def write_page(path: Path, content: str) -> None:
-    """Write a page whole or not at all, without waiting for the disk. Raises OSError."""
+    """Write a page whole or not at all, without waiting for the disk. Missing folders are made. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     with replacement(path) as building, building.open("x", encoding="utf-8", errors="backslashreplace") as file:
         file.write(content)
 
