@@ -98,6 +98,14 @@ def test_commands_on_a_corpus_run(toy: Toy, folder: Path, cli: Callable[..., Com
     assert len(kept.splitlines()) + len(dropped.splitlines()) == 120
 
 
+def test_commands_for_other_programs_run(toy: Toy, folder: Path, cli: Callable[..., CommandResult]) -> None:
+    shutil.copytree(toy.model, "run/model")
+    commands = bash_commands("docs/interop.md")
+    assert commands
+    for command in commands:
+        run_command(command, cli)
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_python_code_runs(page: str, folder: Path, cli: Callable[..., CommandResult]) -> None:
     run_command(train_command(), cli)

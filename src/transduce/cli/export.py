@@ -8,34 +8,53 @@ from transduce.errors import UserError
 
 
 def export(
-    model: Path, out: Path, *, to: Literal["ctranslate2", "marian", "huggingface"], precision: str = "fp32"
+    model: Path,
+    out: Path,
+    *,
+    to: Literal["ctranslate2", "argos", "marian", "huggingface"],
+    precision: str = "fp32",
+    languages: str | None = None,
 ) -> None:
     """Write a model for another program.
 
-    For CTranslate2 and Marian, the command checks that the other program computes the same outputs.
+    For CTranslate2, Argos Translate and Marian, the command checks that the other program computes the same outputs.
 
     Parameters
     ----------
     model
         A model folder, such as run/model.
     out
-        The new folder.
+        The new folder; for argos the new file, whose name ends with .argosmodel.
     to
-        ctranslate2: `transduce translate` then runs without PyTorch. marian: MarianMTModel of Hugging Face's
+        ctranslate2: `transduce translate` then runs without PyTorch. argos: a package that Argos Translate and
+        LibreTranslate install. marian: MarianMTModel of Hugging Face's
         transformers. huggingface: a language model that was trained here, for transformers and other programs.
     precision
-        Precision of the stored weights, for CTranslate2: fp32, or int8, which takes a quarter of the space and rounds
-        the weights.
+        Precision of the stored weights, for CTranslate2 and Argos Translate: fp32, or int8, which takes a quarter of
+        the space and rounds the weights.
+    languages
+        The languages of the model, for Argos Translate: source and target, such as en-de.
 
     Examples
     --------
     transduce export run/model --to ctranslate2 --out exported
     transduce export run/model --to ctranslate2 --out small --precision int8
+    transduce export run/model --to argos --languages en-de --out en-de.argosmodel
     transduce export gpt/model --to huggingface --out gpt-for-transformers
     """
-    if to != "ctranslate2" and precision != "fp32":
+    if to not in ("ctranslate2", "argos") and precision != "fp32":
         raise UserError(f"--precision={precision}: must not be set with --to {to}; leave it out")
-    if to == "huggingface":
+    if to == "argos" and languages is None:
+        raise UserError("--languages: expected the languages of the model; add them, such as --languages en-de")
+    if to != "argos" and languages is not None:
+        raise UserError(f"--languages={languages}: must not be set with --to {to}; leave it out")
+    if languages is not None:
+        from transduce.interop.argos_export import export_argos
+        from transduce.serve.models import name_of, pair_of
+
+        source, target = ((code, name_of(code)) for code in pair_of(languages))
+        summary = export_argos(model, out, source, target, precision)
+    elif to == "huggingface":
         from transduce.family.inference.model_folder import export_member
 
         summary = export_member(model, out)

@@ -154,7 +154,7 @@ def _exit_at_once(*_: object) -> None:
 
 def model_folders(models: tuple[str, ...], source: str | None, target: str | None) -> dict[tuple[str, str], Path]:
     """Return the folder of each language pair. Raises UserError for arguments that do not say them."""
-    from transduce.serve.models import check_code
+    from transduce.serve.models import check_code, pair_of
 
     if source is not None or target is not None:
         if source is None or target is None or len(models) != 1:
@@ -165,21 +165,11 @@ def model_folders(models: tuple[str, ...], source: str | None, target: str | Non
         pair, equals, folder = argument.partition("=")
         if not equals or not folder:
             raise UserError(f"{argument}: expected SOURCE-TARGET=MODEL, or one model with --from and --to")
-        codes = _pair(pair)
+        codes = pair_of(pair)
         if codes in folders:
             raise UserError(f"{argument}: expected one model for {pair}; leave out the other one")
         folders[codes] = Path(folder)
     return folders
-
-
-def _pair(text: str) -> tuple[str, str]:
-    """Return the two codes of a pair such as en-de or pt-BR-en: the target is what follows the last hyphen."""
-    from transduce.serve.models import check_code
-
-    source, _, target = text.rpartition("-")
-    if not source:
-        raise UserError(f"{text}: expected two languages, such as en-de")
-    return check_code(source), check_code(target)
 
 
 def terms_files(arguments: Sequence[str], pairs: Sequence["Pair"]) -> dict["Pair", Path]:

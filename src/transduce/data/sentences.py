@@ -22,14 +22,14 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_NEVER_LAST = _words(
+NEVER_LAST = _words(
     "abs approx brig bzw ca capt cf col dept dipl dr dra evtl exkl fr gen ggf gov hon hr ing inkl lt melle mio mlle "
     "mme mr mrd mrs ms mt prof rep rev sen sgt sra srta st ste str tel ud uds vgl vs"
 )
 _BEFORE_NUMBERS = _words(
     "art chap ch fig figs no nos nr p pp sec vol jan feb mar apr jun jul aug sep sept oct okt nov dec dez"
 )
-_SELDOM_LAST = _words("al co corp ex inc jr ltd sr jh")  # last only before a word with which sentences begin
+SELDOM_LAST = _words("al co corp ex inc jr ltd sr jh")  # last only before a word with which sentences begin
 
 # Words with which sentences begin and names do not.
 _FIRST = _words(
@@ -93,11 +93,11 @@ def _is_abbreviation(before: str, after: str) -> bool:
         return _first_word(after) in _AFTER_TIMES
     if _NUMBER.fullmatch(word):
         return _is_ordinal(before, others, after)
-    if word in _SELDOM_LAST or (_INITIALS.fullmatch(last) and not last.islower()):
+    if word in SELDOM_LAST or (_INITIALS.fullmatch(last) and not last.islower()):
         return not others or _first_word(after) not in _FIRST
     if word in _BEFORE_NUMBERS:
         return bool(_CODE.match(after))
-    return word in _NEVER_LAST or bool(_INITIALS.fullmatch(last))
+    return word in NEVER_LAST or bool(_INITIALS.fullmatch(last))
 
 
 def _is_ordinal(before: str, others: Sequence[str], after: str) -> bool:

@@ -49,20 +49,10 @@ def export_ctranslate2(model: Path, out: Path, precision: str = "fp32") -> str:
     Raises UserError if CTranslate2 cannot hold the model, and ArithmeticError if the scores of the exported model
     differ. In both cases it writes nothing.
     """
-    if precision not in get_args(Precision):
-        raise UserError(f"precision={precision!r}: expected one of {', '.join(get_args(Precision))}")
     if out.exists():
         raise UserError(f"{out}: expected a new folder; give another name")
-    ctranslate2 = import_ctranslate2()
     loaded = load_model(model)
-    require_transformer(loaded)
-    check_heads(loaded.config.model)
-    with tempfile.TemporaryDirectory() as folder:
-        files = _files(loaded, ctranslate2, Path(folder))
-        differences = [_difference(loaded, ctranslate2, files, "float32", TOLERANCE)]
-        if precision == "int8":
-            files = _files(loaded, ctranslate2, Path(folder), "int8")
-            differences.append(_difference(loaded, ctranslate2, files, "int8_float32", INT8_TOLERANCE))
+    files, differences = ctranslate2_files(loaded, precision)
     check_files(files, loaded.config, loaded.tokenizer, out)  # the engine would refuse other files
     ours = {
         "transduce.json": to_json(loaded.config).encode(),
@@ -71,6 +61,25 @@ def export_ctranslate2(model: Path, out: Path, precision: str = "fp32") -> str:
     }
     write_folder(out, {name: [content] for name, content in {**files, **ours}.items()})
     return "\n".join(differences)
+
+
+def ctranslate2_files(loaded: LoadedModel, precision: str) -> tuple[dict[str, bytes], list[str]]:
+    """Return the files of the model in CTranslate2, name to content, and the differences between the two models.
+
+    Raises UserError and ArithmeticError as `export_ctranslate2` does.
+    """
+    if precision not in get_args(Precision):
+        raise UserError(f"precision={precision!r}: expected one of {', '.join(get_args(Precision))}")
+    ctranslate2 = import_ctranslate2()
+    require_transformer(loaded)
+    check_heads(loaded.config.model)
+    with tempfile.TemporaryDirectory() as folder:
+        files = _files(loaded, ctranslate2, Path(folder))
+        differences = [_difference(loaded, ctranslate2, files, "float32", TOLERANCE)]
+        if precision == "int8":
+            files = _files(loaded, ctranslate2, Path(folder), "int8")
+            differences.append(_difference(loaded, ctranslate2, files, "int8_float32", INT8_TOLERANCE))
+    return files, differences
 
 
 def _files(

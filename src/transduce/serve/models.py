@@ -186,6 +186,14 @@ def check_code(code: str) -> str:
     return code
 
 
+def pair_of(text: str) -> Pair:
+    """Return the two codes of a pair such as en-de or pt-BR-en: the target is what follows the last hyphen."""
+    source, _, target = text.rpartition("-")
+    if not source:
+        raise UserError(f"{text}: expected two languages, such as en-de")
+    return check_code(source), check_code(target)
+
+
 def name_of(code: str) -> str:
     """Return the English name of a language, or the code itself."""
     name = NAMES.get(primary(code), code)
