@@ -185,9 +185,9 @@ def test_terms_and_phrases_add_up(noisy: Translator) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"beam_size": 1}, "beam_size=1: expected at least 2 with must, must_not or terms"),
-        ({"sampling": Sampling()}, "sampling: must not be set with must, must_not or terms"),
-        ({"mbr": 4}, "mbr=4: expected candidates of a beam with must, must_not or terms; add a beam size"),
+        ({"beam_size": 1}, "beam_size=1: expected at least 2 with must, must_not, terms or placeholders"),
+        ({"sampling": Sampling()}, "sampling: must not be set with must, must_not, terms or placeholders"),
+        ({"mbr": 4}, "mbr=4: expected candidates of a beam with must, must_not, terms or"),
     ],
 )
 def test_only_a_beam_meets_phrases(noisy: Translator, options: dict[str, Any], message: str) -> None:

@@ -5,6 +5,7 @@ model.translate(["A dog runs."])[0].text
 """
 
 import contextlib
+import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.hypothesis import Alignment, Attended, Outputs, Scored, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
+from transduce.decoding.phrases.placeholders import kept_lines, with_placeholders
 from transduce.decoding.phrases.segment_constraints import (
     ConstraintLike,
     SegmentConstraints,
@@ -138,6 +140,13 @@ class Translator:
         options = with_keywords(options, keywords)
         settings = options.resolve(self.config.search)
         check_lines(lines=lines)
+        if options.placeholders:
+            check_search(options, settings)
+            texts, kept = kept_lines(lines, self.tokenizer, self.config.data)
+            more = {"prefixes": prefixes, "constraints": constraints, "terms": with_placeholders(Terms.of(terms), kept)}
+            others = dataclasses.replace(options, placeholders=False)
+            outputs = self.translate(texts, options=others, first_number=first_number, **more)
+            return [line.restore(output) for line, output in zip(kept, outputs, strict=True)]
         check_number("first_number", first_number)
         lines = with_tag(lines, options.tag, self.tokenizer)
         constraint, phrases = None, NO_PHRASES

@@ -109,10 +109,10 @@ def test_what_meets_no_phrases_is_refused(toy: Toy, tmp_path: Path, cli: Cli) ->
     for more, message in (
         (
             ["--constraints", "tabs", "--beam-size", 1],
-            "--beam-size=1: expected at least 2 with must, must_not or terms",
+            "--beam-size=1: expected at least 2 with must, must_not, terms or placeholders",
         ),
-        (["--constraints", "tabs", "--temperature", 1], "must not be set with must, must_not or terms"),
-        (["--constraints", "json", "--mbr", 8], "--mbr=8: expected candidates of a beam with must, must_not or terms"),
+        (["--constraints", "tabs", "--temperature", 1], "must not be set with must, must_not, terms or placeholders"),
+        (["--constraints", "json", "--mbr", 8], "--mbr=8: expected candidates of a beam with must, must_not, terms or"),
         (["--terms", terms], "terms.tsv:1: expected a source term, a tab and its target"),
         (["--terms", tmp_path / "none"], "none"),
         (["--terms", tmp_path], "expected"),

@@ -64,7 +64,7 @@ def test_mistakes_are_named(cli: Cli, arguments: list[str], message: str) -> Non
 def test_terms_need_a_beam(cli: Cli, toy: Toy, tmp_path: Path) -> None:
     (tmp_path / "terms").write_text("a\tx")
     result = cli("serve", f"en-de={toy.model}", "--port", 0, "--terms", tmp_path / "terms", "--beam-size", 1)
-    assert_mistake(result, "--beam-size=1: expected at least 2 with must, must_not or terms")
+    assert_mistake(result, "--beam-size=1: expected at least 2 with must, must_not, terms or placeholders")
 
 
 def test_without_the_extra_one_line_names_it(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

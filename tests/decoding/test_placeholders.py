@@ -11,7 +11,7 @@ from transduce.data.noise import MASKS
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.phrases.placeholders import kept_lines, placeholders_in, with_placeholders
-from transduce.decoding.phrases.terms import Terms
+from transduce.decoding.phrases.terms import NO_TERMS, Terms
 
 A, B, C = MASKS[:3]
 LEARNED = DataConfig(noise=("masks:0.1",))
@@ -47,6 +47,7 @@ def test_a_model_of_masks_reads_masks(tokenizer: Tokenizer) -> None:
     restored = kept[0].restore(output)
     assert (restored.text, restored.problem, restored.unmet) == ("{n} %s {n}", None, ("term",))
     assert restored.alternatives[0].text == "{n}"
+    assert restored.alternatives[0].unmet == ("{n}", "%s")
     assert restored.alternatives[0].problem == "expected '{n}', '%s' as often as in the source; correct the translation"
     assert kept[1].restore(Translation(f"nein {A}{A}")) == Translation(f"nein {A}{A}")
     assert kept[0].restore(Translation(f"{A}{B} {B}{MASKS[8]} {C}.{B}")).text == "{n}%s  {n}."
@@ -64,9 +65,9 @@ def test_more_placeholders_than_masks_and_long_ones(tokenizer: Tokenizer) -> Non
     line = " ".join(f"{{n{i}}}" for i in range(12))
     texts, kept = kept_lines([line], tokenizer, LEARNED)
     assert texts == [" ".join([*MASKS, "{n10}", "{n11}"])]
-    assert [*with_placeholders(None, kept).targets] == [*MASKS, "{n10}", "{n11}"]
+    assert [*with_placeholders(NO_TERMS, kept).targets] == [*MASKS, "{n10}", "{n11}"]
     assert kept[0].restore(Translation(texts[0])).text == line
-    assert not with_placeholders(None, kept_lines(["www." + "a" * 300], tokenizer, DataConfig())[1])
+    assert not with_placeholders(NO_TERMS, kept_lines(["www." + "a" * 300], tokenizer, DataConfig())[1])
 
 
 def test_the_command_keeps_placeholders_or_names_the_line(

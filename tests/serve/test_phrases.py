@@ -8,6 +8,7 @@ from support.serving import Reverser, Served, served
 from support.toy_task import Toy
 
 import transduce
+from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.serve.service import TranslateCall, Work
 
@@ -61,7 +62,8 @@ def test_an_entry_may_be_a_list_of_alternatives(service: Served, translator: tra
 @pytest.mark.parametrize("name", ["mustnot", "mustNot", "must-not", "musts", "must[]", "MUST", "Prefix", "prefixes"])
 def test_a_misspelt_field_is_refused(service: Served, name: str) -> None:
     near = "prefix" if "prefix" in name.lower() else "must_not" if "not" in name.lower() else "must"
-    message = f"Invalid request: $.{name}: expected one of must, must_not, prefix, terms; did you mean {near!r}?"
+    names = "must, must_not, prefix, terms, placeholders"
+    message = f"Invalid request: $.{name}: expected one of {names}; did you mean {near!r}?"
     answer = service.translate("a b", **{name: ["x"]})
     assert (answer.status, answer.json) == (400, {"error": message})
     assert service.form("/translate", {"q": "a", "source": "en", "target": "de", name: "x"}).json == {"error": message}
@@ -76,7 +78,7 @@ def test_other_fields_of_clients_are_ignored(service: Served) -> None:
 def test_the_routes_of_deepl_have_no_phrases(service: Served, fields: dict[str, Any]) -> None:
     (name,) = fields
     answer = service.post("/v2/translate", text=["a b"], target_lang="DE", **fields)
-    message = f"{name}: expected no must, must_not, prefix, terms; send phrases to /translate"
+    message = f"{name}: expected no must, must_not, prefix, terms, placeholders; send phrases to /translate"
     assert (answer.status, answer.json) == (400, {"message": message})
 
 
@@ -182,7 +184,33 @@ def test_a_term_that_is_not_met_is_named(translator: transduce.Translator) -> No
         assert [each.get("unmetConstraints") for each in deepl] == [[target], None]
 
 
+def test_placeholders_stay_or_are_named(service: Served, translator: transduce.Translator) -> None:
+    link = f"www.{'a' * 300}.de"  # too long for a phrase
+    texts = ["a b {name}", "a b", f"c {link}"]
+    expected = translator.translate(texts, placeholders=True)
+    assert expected[0].text.count("{name}") == 1 and (expected[0].problem, expected[0].unmet) == (None, ())
+    assert expected[2].unmet == (link,) and "as often as in the source" in (expected[2].problem or "")
+    answer = service.translate(texts, placeholders=True).json
+    assert answer == {
+        "translatedText": [translation.text for translation in expected],
+        "unmetConstraints": [[], [], [link]],
+    }
+    answer = service.translate("<p>a <b>b</b> {name} c</p>", format="html", placeholders="true").json
+    assert answer["translatedText"].count("{name}") == answer["translatedText"].count("<b>") == 1
+    assert answer["unmetConstraints"] == [] and "unmetConstraints" not in service.translate("a {name}").json
+    for fields, message in (({"placeholders": "x"}, "expected true or false"), ({"placeholder": True}, "did you mean")):
+        assert message in service.translate("a", **fields).json["error"]
+
+
+def test_a_server_may_keep_placeholders_for_all(translator: transduce.Translator) -> None:
+    with served({("en", "de"): translator}) as service:
+        service.service.options = DecodingOptions(placeholders=True)
+        (answer,) = service.post("/v2/translate", text=["a b {name}"], target_lang="DE").json["translations"]
+    assert answer["text"] == translator.translate(["a b {name}"], placeholders=True)[0].text
+
+
 def test_an_engine_without_phrases_says_so() -> None:
     with served({("en", "de"): Reverser()}) as service:
         answer = service.translate("a b", must=["x"])
         assert answer.status == 400 and "the engine of this server does not have them" in answer.json["error"]
+        assert "no placeholders: the engine" in service.translate("a b", placeholders=True).json["error"]

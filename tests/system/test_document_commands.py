@@ -96,6 +96,8 @@ def test_commands_on_a_corpus_run(toy: Toy, folder: Path, cli: Callable[..., Com
         run_command(command, cli)
     kept, dropped = (folder / "clean.en").read_bytes(), (folder / "clean.en.dropped.jsonl").read_bytes()
     assert len(kept.splitlines()) + len(dropped.splitlines()) == 120
+    for block in code_blocks(ROOT / "docs/jobs.md", "python"):
+        exec(compile(block, "docs/jobs.md", "exec"), {})
 
 
 def test_commands_for_other_programs_run(toy: Toy, folder: Path, cli: Callable[..., CommandResult]) -> None:

@@ -34,13 +34,12 @@ class ConstraintOptions:
 
     form: the form of input lines: "tabs" for a source and its phrases with tabs between them, "json" for an object with
     the fields text, must, must_not and prefix, None for source text only. prefix: the prefix of all outputs. terms: a
-    file of terms. placeholders: what `phrases.placeholders` finds in a line stays as it is.
+    file of terms.
     """
 
     form: ConstraintForm | None = None
     prefix: str | None = None
     terms: Path | None = None
-    placeholders: bool = False
 
     def __bool__(self) -> bool:
         return self != ConstraintOptions()
@@ -51,12 +50,9 @@ class ConstraintOptions:
 
     def check(self, model: "Model", options: DecodingOptions) -> None:
         """Raise UserError for options with which no search can meet phrases, and for an engine without constraints."""
-        if self.placeholders:
-            options.refuse(["alignment"], "with placeholders, whose places it does not have; leave one of the two out")
-        if self.form is not None or self.terms is not None or self.placeholders:
+        if self.form is not None or self.terms is not None:
             check_search(options, options.resolve(model.config.search))
-        given = {"--constraints": self.form, "--prefix": self.prefix, "--terms": self.terms}
-        for name, value in {**given, "--placeholders": self.placeholders or None}.items():
+        for name, value in {"--constraints": self.form, "--prefix": self.prefix, "--terms": self.terms}.items():
             if value is not None and not model.takes_constraints:
                 raise UserError(
                     f"{name}={value}: must not be set with CTranslate2; use --engine torch and the model before the "

@@ -23,7 +23,6 @@ from transduce.data.compression import open_text, text_of
 from transduce.data.text import arriving_lines, count_lines, lines_of
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
-from transduce.decoding.phrases.placeholders import KeptLine, kept_lines, with_placeholders
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.segmentation import with_tag
 from transduce.errors import LineError, UserError
@@ -84,7 +83,9 @@ def run_filter(
     of the lines before it are written.
     """
     form.check(options)
-    left_out = ([] if options.alignment else ["alignment"]) + ([] if constraints else ["unmet", "is_unsplit"])
+    left_out = ([] if options.alignment else ["alignment"]) + (
+        [] if constraints or options.placeholders else ["unmet", "is_unsplit"]
+    )
 
     def load() -> Answers:
         terms = constraints.load_terms()
@@ -158,16 +159,12 @@ def translations(
     tags = TagWatch(name, translator.tokenizer, "add --tag, or put one before each line", options.tag)
     for number, sources in source_lines(chunks, constraints, name):
         tags.see(sources.texts)
-        texts, kept, of_lines = sources.texts, list[KeptLine](), terms
-        if constraints.placeholders:
-            texts, kept = kept_lines(texts, translator.tokenizer, translator.config.data)
-            of_lines = with_placeholders(terms, kept)
-        more: dict[str, Any] = {"constraints": sources.constraints, "terms": of_lines} if constraints else {}
+        more: dict[str, Any] = {"constraints": sources.constraints, "terms": terms} if constraints else {}
         try:
-            translated = translator.translate(texts, options=options, first_number=number, **more)
+            outputs = translator.translate(sources.texts, options=options, first_number=number, **more)
         except LineError as error:
             raise UserError(f"{name}:{error.number}: {error.problem}") from None
-        yield [line.restore(output) for line, output in zip(kept, translated, strict=True)] if kept else translated
+        yield outputs
     tags.end()
 
 

@@ -154,6 +154,7 @@ class SearchArguments:
     split: SplitLines = "auto"
     numbers: Numbers = "copy"
     capitals: Capitals = "keep"
+    placeholders: Placeholders = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,7 +190,6 @@ def translate(
     constraints: Constraints = None,
     prefix: Prefix = None,
     terms: TermsFile = None,
-    placeholders: Placeholders = False,
     shortlist: ShortlistFlag = False,
     precision: AnyPrecision = None,
     engine: Engine = None,
@@ -232,5 +232,5 @@ def translate(
         output,
         options,
         form=Form(json, nearest and Nearest(nearest, nearest_by)),
-        constraints=ConstraintOptions(constraints, prefix, terms, placeholders),
+        constraints=ConstraintOptions(constraints, prefix, terms),
     )

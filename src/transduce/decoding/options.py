@@ -82,6 +82,7 @@ class DecodingKeywords(TypedDict, total=False):
     numbers: Numbers
     capitals: Capitals
     tag: str | None
+    placeholders: bool
     alignment: bool
     shortlist: bool
 
@@ -106,6 +107,7 @@ class DecodingOptions:
     numbers: "copy" leaves text without a letter as it is; "translate" translates it if it has a digit.
     capitals: "lower" translates a sentence of words in capitals in small letters, and writes the output in capitals.
     tag: one of the model's tags (`data.tags`), which comes before each source line; None: the lines have their own.
+    placeholders: let {name}, %s, tags, URLs and the like stay as they are; see `phrases/placeholders.py`.
     alignment: also find the source word of each word of the output (`evaluation/word_alignment.py`).
     shortlist: let each output have only the tokens that the shortlist in the model folder has for its source.
     Raises UserError for an option of a wrong type, or that has no effect together with another one.
@@ -128,6 +130,7 @@ class DecodingOptions:
     numbers: Numbers = "copy"
     capitals: Capitals = "keep"
     tag: str | None = None
+    placeholders: bool = False
     alignment: bool = False
     shortlist: bool = False
 
@@ -136,6 +139,8 @@ class DecodingOptions:
         refuse(field_problems(self))
         if self.mbr is not None and not 2 <= self.mbr <= MOST_CANDIDATES:
             raise UserError(f"mbr={self.mbr}: expected 2 to {MOST_CANDIDATES:,} candidates; give another number")
+        if self.placeholders:
+            self.refuse(["alignment"], "with placeholders, whose places it does not have; leave one of the two out")
         if self.mbr is None:
             self.refuse(["mbr_metric"], "without mbr; add mbr")
         if self.draws is not None and self.mbr is None:

@@ -15,6 +15,7 @@ from transduce.decoding.hypothesis import Hypothesis, Translation
 from transduce.decoding.options import DEFAULTS, DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.matching import PhraseList
+from transduce.decoding.phrases.placeholders import KeptLine, kept_lines, with_placeholders
 from transduce.decoding.phrases.segment_constraints import (
     FREE,
     SegmentConstraints,
@@ -43,7 +44,7 @@ MOST_WAITING = 8  # lines of which segments wait for room, before no further lin
 class _Line:
     """A line that is being translated. waiting: segments that are not searched yet. outputs: of finished segments.
 
-    loops: segments whose output was a loop; they are searched again, or keep it.
+    loops: segments whose output was a loop; they are searched again, or keep it. kept: its placeholders that stay.
     """
 
     text: str
@@ -53,6 +54,7 @@ class _Line:
     problems: Mapping[int, str]
     constraints: Sequence[Constraint | None]  # of each segment
     phrases: Mapping[int, PhraseList]
+    kept: KeptLine | None
     waiting: deque[int]
     outputs: dict[int, list[Hypothesis]] = field(default_factory=dict)
     loops: set[int] = field(default_factory=set[int])
@@ -108,6 +110,11 @@ class RunningTranslation(Generic[Key]):
             raise UserError("sampling: must not be set here, because continuous batching only searches; leave it out")
         settings = options.resolve(self.config.search)
         self._take_backend(options)
+        kept = None
+        if options.placeholders:
+            check_search(options, settings)
+            (text,), (kept,) = kept_lines([text], self.tokenizer, self.config.data)
+            terms = with_placeholders(terms, [kept])
         (text,) = with_tag([text], options.tag, self.tokenizer)
         whole = [0] if stays_whole(self.tokenizer.split_tag(text)[1], constraint, options) else []
         segments, problems = segments_of([text], self.tokenizer, self.config.data, options, whole)
@@ -120,7 +127,7 @@ class RunningTranslation(Generic[Key]):
             constraints = [self._constraint(segment, of_segment, settings) for segment, of_segment in pairs]
             phrases = of_segments.phrases
         waiting = deque(range(len(segments)))
-        self.lines[key] = _Line(text, options, settings, segments, problems, constraints, phrases, waiting)
+        self.lines[key] = _Line(text, options, settings, segments, problems, constraints, phrases, kept, waiting)
         self.beam_size = settings.beam_size
 
     def _take_backend(self, options: DecodingOptions) -> None:
@@ -198,7 +205,8 @@ class RunningTranslation(Generic[Key]):
             if line.options.mbr is not None:
                 hypotheses = nearest_first(hypotheses, self.tokenizer, line.options)
             parts = line.segments, hypotheses, line.problems, self.tokenizer, line.phrases
-            return translations_of([line.text], *parts)[0]
+            translation = translations_of([line.text], *parts)[0]
+            return translation if line.kept is None else line.kept.restore(translation)
         except Exception as problem:
             return problem.with_traceback(None)
 

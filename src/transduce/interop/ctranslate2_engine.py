@@ -55,6 +55,8 @@ def check_options(options: DecodingOptions) -> None:
         "with CTranslate2, which has no shortlist of a sentence; use --engine torch and the model before the export"
     )
     options.refuse(["shortlist"], reason)
+    reason = "with CTranslate2, which meets no constraints; use --engine torch and the model before the export"
+    options.refuse(["placeholders"], reason)
     if options.alignment:
         raise UserError(
             "alignment: must not be set with CTranslate2, whose attention is not read; use --engine torch and the "

@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from transduce.serve.api import ClientApi, json_response
 from transduce.serve.models import name_of
-from transduce.serve.phrases import constraints_of, terms_of
+from transduce.serve.phrases import constraints_of, keeps_placeholders, terms_of
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.requests import Fields
 from transduce.serve.service import Answer, ClientLeft, TranslateCall, check_texts
@@ -108,7 +108,7 @@ class LibreTranslate(ClientApi):
             raise invalid("Invalid request: $.format: expected text with must, must_not or prefix, not html")
         has_confidence = fields.is_true("confidence") and not FORMATS[name]
         more = {"has_confidence": has_confidence, "constraints": constraints if any(constraints) else ()}
-        more["terms"] = terms_of(fields)
+        more |= {"terms": terms_of(fields), "placeholders": keeps_placeholders(fields)}
         call = TranslateCall(texts, pairs, alternatives, is_html=FORMATS[name], **more)
         return call, is_list, detections
 
@@ -128,7 +128,7 @@ class LibreTranslate(ClientApi):
             lists["alternatives"] = [list(answer.alternatives) for answer in answers]
         if call.has_confidence:
             lists["confidence"] = [answer.confidence for answer in answers]
-        if call.constraints or call.terms or any(answer.unmet for answer in answers):
+        if call.constraints or call.terms or call.placeholders or any(answer.unmet for answer in answers):
             lists["unmetConstraints"] = [list(answer.unmet) for answer in answers]
         if any(answer.doubts for answer in answers):
             lists["doubts"] = [list(answer.doubts) for answer in answers]

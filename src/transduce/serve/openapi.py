@@ -89,6 +89,7 @@ def _translate_fields(service: Service, settings: ServerSettings) -> dict[str, o
             "maxProperties": MOST_TERMS,
             "description": "targets of terms of the source language, with | between alternatives; for all texts",
         },
+        "placeholders": {"type": "boolean", "default": False, "description": "keep {name}, %s, tags and the like"},
     }
 
 

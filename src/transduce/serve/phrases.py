@@ -1,6 +1,6 @@
 """The fields of a request about phrases.
 
-must, must_not, prefix -> the constraint of each of its texts; terms -> Terms
+must, must_not, prefix -> the constraint of each of its texts; terms -> Terms; placeholders -> True or False
 """
 
 import re
@@ -20,7 +20,7 @@ from transduce.serve.requests import MAX_FIELDS, Fields
 MOST_TERMS = 1_000  # of a request
 LONGEST = 20  # characters of a name that may be a misspelt field
 EMPTY: dict[str, object] = {"must": (), "must_not": (), "prefix": ""}
-NAMES = (*EMPTY, "terms")
+NAMES = (*EMPTY, "terms", "placeholders")
 NEARNESS = 0.8  # of mustnot, must-not, musts and must[] at least; the fields of known clients have at most 0.5
 
 
@@ -64,6 +64,13 @@ def terms_of(fields: Fields) -> Terms:
         raise invalid(f"Invalid request: $.{error}") from None
 
 
+def keeps_placeholders(fields: Fields) -> bool:
+    """Return True if a request keeps placeholders. Raises Refusal for a value that says neither yes nor no."""
+    if str(fields.values.get("placeholders") or "false").lower() not in ("true", "false", "1", "0"):
+        raise invalid("Invalid request: $.placeholders: expected true or false")
+    return fields.is_true("placeholders")
+
+
 def refuse_phrases(fields: Fields) -> None:
     """Raise Refusal for a request with phrases, also under a misspelt name, to a route that has none."""
     for name, value in islice(fields.values.items(), MAX_FIELDS):
@@ -93,9 +100,10 @@ def _column(fields: Fields, name: str, n_texts: int, is_list: bool) -> Sequence[
 
 
 def check_terms(model: Model, options: DecodingOptions) -> None:
-    """Raise Refusal if a model cannot have terms in its translations."""
+    """Raise Refusal if a model cannot have terms or placeholders in its translations."""
     if not model.takes_constraints:
-        raise invalid("expected no terms and no glossary: the engine of this server does not have them")
+        expected = "expected no terms, no glossary and no placeholders"
+        raise invalid(f"{expected}: the engine of this server does not have them")
     try:
         check_search(options, options.resolve(model.config.search))
     except UserError as error:

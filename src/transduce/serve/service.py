@@ -38,7 +38,8 @@ class TranslateCall:
     pairs: source and target of each text. alternatives: further translations of each text. split: None takes the
     server's setting. keeps_lines: False makes one line of each text. has_confidence: the answer has the
     confidence of each word. constraints: phrases of the translation of each text; empty: all are free. terms: of all
-    texts, in addition to the server's, which they replace where both have a term.
+    texts, in addition to the server's, which they replace where both have a term. placeholders: see
+    `DecodingOptions`; a server may keep them for all.
     """
 
     texts: Sequence[str]
@@ -50,14 +51,15 @@ class TranslateCall:
     has_confidence: bool = False
     constraints: Sequence[LineConstraint] = ()
     terms: Terms = NO_TERMS
+    placeholders: bool = False
 
 
 @dataclass(frozen=True)
 class Answer:
     """The translation of a text, its alternatives, the reason for which there is none, and the words' confidence.
 
-    unmet: the phrases and the targets of terms that the translation lacks, and the forbidden phrases that it has. No
-    alternative has more of them.
+    unmet: the phrases and the targets of terms that the translation lacks, the placeholders that it does not have as
+    often as the text, and the forbidden phrases that it has. No alternative has more of them.
     doubts: see `Translation.doubts`.
     """
 
@@ -191,9 +193,9 @@ class Service:
                 texts.append(_Text([text]))
                 continue
             document = html_document(text) if call.is_html else plain_document(text, keeps_lines=call.keeps_lines)
-            options = _options(self.options, self.models.tags[pair], call.alternatives, call.split)
+            options = _options(self.options, self.models.tags[pair], call)
             model = self.models.by_pair[pair]
-            if call.terms:
+            if call.terms or call.placeholders:
                 check_terms(model, options)
             terms = self.models.terms[pair].updated(call.terms)
             texts.append(_sentences(document, model, options, constraint, terms))
@@ -264,11 +266,14 @@ class Work:
         return answers
 
 
-@functools.lru_cache(maxsize=256)
-def _options(options: DecodingOptions, tag: str | None, n_alternatives: int, split: Split | None) -> DecodingOptions:
-    """Return the options of a request. Their checks take 0.05 ms, so the options of earlier requests are cached."""
-    n_best = n_alternatives + 1 if n_alternatives else options.n_best
-    return dataclasses.replace(options, tag=tag, n_best=n_best, split=options.split if split is None else split)
+def _options(options: DecodingOptions, tag: str | None, call: TranslateCall) -> DecodingOptions:
+    """Return the options of a request. options: of the server."""
+    n_best = call.alternatives + 1 if call.alternatives else options.n_best
+    placeholders = options.placeholders or call.placeholders
+    return _replaced(options, tag=tag, n_best=n_best, split=call.split or options.split, placeholders=placeholders)
+
+
+_replaced = functools.lru_cache(maxsize=256)(dataclasses.replace)  # the checks take 0.05 ms
 
 
 def _sentences(

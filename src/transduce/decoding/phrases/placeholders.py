@@ -53,7 +53,7 @@ class KeptLine:
     masks: Mapping[str, str]
 
     def restore(self, translation: Translation) -> Translation:
-        """Return a translation with the placeholders, and a problem if one is not in it as often as in the source.
+        """Return a translation with the placeholders. One that is not in it as often as in the source is unmet.
 
         Each mask is in the source once, so what an output has beyond that is left out.
         """
@@ -68,7 +68,7 @@ class KeptLine:
             translation,
             text=text,
             problem=translation.problem or (problem if wrong else None),
-            unmet=tuple(name for name in translation.unmet if name not in {*MASKS, *expected}),
+            unmet=(*(name for name in translation.unmet if name not in {*MASKS, *expected}), *wrong),
             alternatives=tuple(map(self.restore, translation.alternatives)),
         )
 
@@ -88,8 +88,8 @@ def kept_lines(lines: Sequence[str], tokenizer: TokenizerLike, data: DataConfig)
     return texts, kept
 
 
-def with_placeholders(terms: Terms | None, lines: Sequence[KeptLine]) -> Terms:
+def with_placeholders(terms: Terms, lines: Sequence[KeptLine]) -> Terms:
     """Return terms, and what the outputs of lines must have for their placeholders."""
     names = dict.fromkeys(name for line in lines for name in placeholders_in(line.text))
     own = {name: [name] for name in names if len(name) <= MOST_CHARACTERS}
-    return Terms({**(terms.targets if terms else {}), **own})
+    return terms.merged(Terms(own)) if own else terms

@@ -134,7 +134,7 @@ def _with_possible(
 
 def check_search(options: DecodingOptions, settings: SearchConfig) -> None:
     """Raise UserError for options with which no search meets phrases."""
-    remedy, phrases = "leave the phrases out, or search with a beam", "must, must_not or terms"
+    remedy, phrases = "leave the phrases out, or search with a beam", "must, must_not, terms or placeholders"
     if options.mbr is not None and options.draws is not None:
         raise UserError(f"mbr={options.mbr}: expected candidates of a beam with {phrases}; add a beam size")
     if options.draws is not None:

@@ -82,7 +82,16 @@ class Terms:
 
     def updated(self, others: "Terms") -> "Terms":
         """Return these terms and `others`, which replace a term that both have."""
-        return _updated(self, others) if others else self
+        return _merged(self, others) if others else self
+
+    def merged(self, others: "Terms") -> "Terms":
+        """Return what `updated` returns, and do not keep it for the next call."""
+        terms = Terms({})
+        terms.targets = {**self.targets, **others.targets}
+        terms._by_key = {**self._by_key}
+        for key, sources in others._by_key.items():
+            terms._by_key[key] = [*dict.fromkeys([*self._by_key.get(key, ()), *sources])]
+        return terms
 
     def targets_in(self, line: str) -> list[tuple[str, ...]]:
         """Return the alternatives of each different term in a line, in the order of the line."""
@@ -114,9 +123,7 @@ class Terms:
 NO_TERMS = Terms({})
 
 
-@functools.lru_cache(maxsize=64)
-def _updated(terms: Terms, others: Terms) -> Terms:
-    return Terms({**terms.targets, **others.targets}) if terms else others
+_merged = functools.lru_cache(maxsize=64)(Terms.merged)
 
 
 @contextmanager

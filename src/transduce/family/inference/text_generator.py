@@ -21,7 +21,7 @@ from transduce.family.inference.generation_settings import GenerationSettings, g
 MAX_IDS = 100  # of a key in a folder, which is untrusted: a beam takes time for each end
 # Options of translation only.
 NEEDLESS = ("n_best", "mbr", "split", "tag", "alignment", "lookahead", "shortlist")
-NEEDLESS += ("max_length", "loops", "numbers", "capitals")
+NEEDLESS += ("max_length", "loops", "numbers", "capitals", "placeholders")
 
 
 @dataclass(frozen=True)
