@@ -101,7 +101,8 @@ def translated(source: str, *, aligns: bool = True, keeps_order: bool = False, r
         ("<b>a <i>b</b> c</i>", "<b>a <i>b</b> c</i>"),
         ("", ""),
         ("<p></p>", "<p></p>"),
-        ("<a href='x'>a</a><a href='y'>b</a>", "<a href='x'><a href='y'>ab</a></a>"),
+        ("<a href='x'>a b</a><a href='y'>c</a>", "<a href='x'><a href='y'>bc a</a></a>"),
+        ("<a href='x'>a</a><a href='y'>b</a>", "<a href='x'>a</a><a href='y'>b</a>"),
     ],
 )
 def test_html(source: str, target: str) -> None:

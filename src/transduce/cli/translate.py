@@ -124,6 +124,13 @@ Placeholders = Annotated[
         "line whose output does not have each as often as its source is named."
     ),
 ]
+File = Annotated[
+    Path | None,
+    Parameter(
+        help="File whose texts are translated, with the rest of it unchanged: txt, srt, vtt, json, po or html. Needs "
+        "--output, with the same extension."
+    ),
+]
 Json = Annotated[Flag, Parameter(help="Print one JSON object per line, with scores, tokens and alternatives.")]
 
 NearestFile = Annotated[
@@ -186,6 +193,7 @@ def translate(
     *models: Models,
     input: Input = None,
     output: Output = None,
+    file: File = None,
     decoding: AllDecoding = Decoding(),  # noqa: B008
     constraints: Constraints = None,
     prefix: Prefix = None,
@@ -218,6 +226,7 @@ def translate(
     transduce translate run/model --placeholders < ui.en > ui.de
     transduce translate run/model --shortlist < input.en > output.de
     transduce translate run/model --n-best 4 --nearest ref.de < in.en > out.de
+    transduce translate run/model --file film.srt --output film.de.srt
     transduce translate run1/model run2/model --input in.en --output out.de
     """
     from transduce.cli.constraints import ConstraintOptions
@@ -226,11 +235,13 @@ def translate(
     from transduce.decoding.options import DecodingOptions
 
     options = DecodingOptions.from_arguments(**asdict(decoding), alignment=alignment, shortlist=shortlist)
-    run_filter(
-        Models(models, precision, engine),
-        input,
-        output,
-        options,
-        form=Form(json, nearest and Nearest(nearest, nearest_by)),
-        constraints=ConstraintOptions(constraints, prefix, terms),
-    )
+    form = Form(json, nearest and Nearest(nearest, nearest_by))
+    phrases = ConstraintOptions(constraints, prefix, terms)
+    if file is None:
+        run_filter(Models(models, precision, engine), input, output, options, form=form, constraints=phrases)
+    else:
+        from transduce.cli.file import refuse_with_file, translate_file
+
+        others = {"--input": input, "--json": json, "--nearest": nearest, "--constraints": constraints}
+        refuse_with_file(file, {**others, "--alignment": alignment, "--n-best": decoding.n_best > 1})
+        translate_file(Models(models, precision, engine), file, output, options, phrases)

@@ -1,12 +1,13 @@
 """HTML -> its tokens: text, tags, and the elements that stay as they are."""
 
+import html
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_TOKEN = re.compile(
-    r"""<!--.*?-->|<!\[CDATA\[.*?\]\]>|<[!?][^<>]*>|</?[A-Za-z][^\s/<>"']*(?:"[^"]*"|'[^']*'|[^'"<>])*+>""", re.DOTALL
-)
+_TAG = re.compile(r"""<[!?][^<>]*>|</?[A-Za-z][^\s/<>"']*(?:"[^"]*"|'[^']*'|[^'"<>])*+>""")
+_MARKUP = re.compile(r"<!--|<!\[CDATA\[|" + _TAG.pattern)
+_ENDS = {"<!--": "-->", "<![CDATA[": "]]>"}
 _NAME = re.compile(r"</?([A-Za-z][^\s/<>]*)")
 _ATTRIBUTE = re.compile(r"""([^\s"'<>/=]+)(?:\s*=\s*("[^"]*"|'[^']*'|[^\s"'<>`=]+))?""")
 INLINE = frozenset(
@@ -15,23 +16,30 @@ INLINE = frozenset(
 )
 VOID = frozenset("area base br col embed hr img input link meta param source track wbr".split())
 MAX_DEPTH = 50  # of nested elements; the tags of deeper ones stay where they are
+MAX_UNTOUCHED = 8  # of translate="yes" within elements that stay as they are; each is read once more
 YES = frozenset(("yes", ""))  # values of `translate`
 RAW_TEXT = frozenset(("script", "style", "textarea"))  # in which neither tags nor comments begin
 NEVER = frozenset("script style textarea svg math".split())  # have no text to translate, whatever they contain
 OPAQUE = frozenset("code pre".split())
 
 
-@dataclass
+@dataclass(slots=True)
 class Token:
     """A piece of the source.
 
     kind: text, open, close, atom (stays whole in its segment), mark (an atom that no reader sees, such as a comment),
-    or block (ends a segment).
+    break (a line break within a segment, with its text " "), or block (ends a segment). text: of text, as it is read.
     """
 
     kind: str
     raw: str
     name: str = ""
+    text: str = ""
+
+
+def text_token(raw: str) -> Token:
+    """Return the token of a text with character references."""
+    return Token("text", raw, text=html.unescape(raw))
 
 
 def tokens_of(source: str) -> Iterator[Token]:
@@ -41,10 +49,12 @@ def tokens_of(source: str) -> Iterator[Token]:
 
 def _tokens(source: str, place: int, end: int, depth: int = 0) -> Iterator[Token]:
     """Yield the tokens of source[place:end]. depth: number of elements with translate="yes" around it."""
-    while match := _TOKEN.search(source, place, end):
-        if match.start() > place:
-            yield Token("text", source[place : match.start()])
-        raw, place = match.group(), match.end()
+    absent: set[str] = set()
+    while span := _markup(source, place, end, absent):
+        start = span[0]
+        if start > place:
+            yield text_token(source[place:start])
+        raw, place = source[slice(*span)], span[1]
         name_match = _NAME.match(raw)
         if name_match is None:
             yield Token("mark", raw)
@@ -52,10 +62,10 @@ def _tokens(source: str, place: int, end: int, depth: int = 0) -> Iterator[Token
         name = name_match[1].lower()
         is_closing, is_void = raw.startswith("</"), name in VOID or raw.endswith("/>")
         if not is_closing and not is_void and not _is_translated(raw, name):
-            last = _end_of_element(source, name, place, end)
+            end_of_element = _end_of_element(source, name, place, end)
             kind = "atom" if name in INLINE else "block"
-            yield from _untouched(source, (match.start(), place, last), kind, depth)
-            place = last
+            yield from _untouched(source, (start, place, end_of_element), kind, depth)
+            place = end_of_element
         elif name not in INLINE:
             yield Token("block", raw)
         elif is_void:
@@ -63,7 +73,27 @@ def _tokens(source: str, place: int, end: int, depth: int = 0) -> Iterator[Token
         else:
             yield Token("close" if is_closing else "open", raw, name)
     if place < end:
-        yield Token("text", source[place:end])
+        yield text_token(source[place:end])
+
+
+def _markup(source: str, place: int, end: int, absent: set[str]) -> tuple[int, int] | None:
+    """Return the range of the next tag or comment; None if there is none.
+
+    absent: the ends that are not in the rest of the source, so that no later call looks for them.
+    """
+    while match := _MARKUP.search(source, place, end):
+        last = _ENDS.get(match.group())
+        if last is None:
+            return match.span()
+        if last not in absent:
+            stop = source.find(last, match.end(), end)
+            if stop >= 0:
+                return match.start(), stop + len(last)
+            absent.add(last)
+        if match := _TAG.match(source, place := match.start(), end):
+            return match.span()
+        place += 1
+    return None
 
 
 def _is_translated(tag: str, name: str) -> bool:
@@ -87,8 +117,9 @@ def _untouched(source: str, places: tuple[int, int, int], kind: str, depth: int)
     places: the start of the element, of its content, and its end. kind: kind of the whole element.
     """
     start, place, end = places
-    while depth < MAX_DEPTH and (match := _TOKEN.search(source, place, end)):
-        raw, place = match.group(), match.end()
+    absent: set[str] = set()
+    while depth < MAX_UNTOUCHED and (span := _markup(source, place, end, absent)):
+        raw, place = source[slice(*span)], span[1]
         name_match = _NAME.match(raw)
         name = name_match[1].lower() if name_match and raw[1] != "/" else ""
         if name in NEVER:

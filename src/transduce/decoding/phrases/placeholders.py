@@ -44,6 +44,11 @@ def placeholders_in(text: str) -> list[str]:
     return _PATTERN.findall(text)
 
 
+def is_placeholder(text: str) -> bool:
+    """Return True for a text that is one placeholder."""
+    return _PATTERN.fullmatch(text) is not None
+
+
 @dataclass(frozen=True)
 class KeptLine:
     """A line whose placeholders stay. text: for the model. masks: the placeholder that each mask replaces."""

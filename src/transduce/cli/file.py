@@ -1,0 +1,93 @@
+"""`transduce translate --file`: a file in a format, such as subtitles, with its texts translated."""
+
+import dataclasses
+import io
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transduce.cleaning.progress import JobProgress
+from transduce.cli.constraints import ConstraintOptions
+from transduce.cli.doubts import DoubtWatch
+from transduce.cli.output import check_output, output_file
+from transduce.cli.stream import Models, load_translator, translations
+from transduce.console import counted, printable
+from transduce.data.compression import open_file
+from transduce.decoding.hypothesis import Translation
+from transduce.decoding.options import DecodingOptions
+from transduce.decoding.segmentation import with_tag
+from transduce.errors import UserError
+from transduce.serve.documents import Part, lines_of
+from transduce.serve.formats.files import MOST_FILE_BYTES, extension_of, read_file
+
+if TYPE_CHECKING:
+    from transduce.interop.ctranslate2_engine import ExportedTranslator
+    from transduce.translate import Translator
+
+
+def refuse_with_file(file: Path, values: Mapping[str, object]) -> None:
+    """Raise UserError for options, by name, that have no meaning for a file."""
+    for name, value in values.items():
+        if value:
+            raise UserError(f"{name}: must not be set with --file={file}; leave one of the two out")
+
+
+def translate_file(
+    models: Models, source: Path, target: Path | None, options: DecodingOptions, constraints: ConstraintOptions
+) -> None:
+    """Write `source` into `target`, with its texts translated.
+
+    Raises UserError for a file that cannot be read in the format of its extension, before the model is loaded.
+    """
+    extension = extension_of(source.name, f"--file={source}")
+    if target is None:
+        raise UserError(f"--file={source}: expected --output with it; add --output NAME.{extension}")
+    if target.suffix.lower() != source.suffix.lower():
+        raise UserError(f"--output={target}: expected a name that ends with {source.suffix}, as --file; correct it")
+    check_output(target, source)
+    name = printable(source)
+    with open_file(source) as stream:
+        file = read_file(stream.read(MOST_FILE_BYTES + 1), extension, name)
+    parts = lines_of(file.document)
+    translated = iter(_translations(models, parts, name, options, constraints)) if parts else iter(())
+    pieces = [member if isinstance(member, str) else next(translated) for member in file.document]
+    with output_file(target) as output:
+        output.write(file.write(pieces))
+    print(f"transduce: {name}: {counted(len(parts), 'text')} translated", file=sys.stderr)
+
+
+def _translations(
+    models: Models, parts: Sequence[Part], name: str, options: DecodingOptions, constraints: ConstraintOptions
+) -> list[str]:
+    """Return what takes the place of each part. A text that cannot be translated stays, and is named."""
+    terms = constraints.load_terms()
+    translator = load_translator(models, options)
+    constraints.check(translator, options)
+    with_tag([], options.tag, translator.tokenizer)
+    is_aligned = any(part.needs_alignment for part in parts) and translator.takes_constraints
+    options = dataclasses.replace(options, alignment=is_aligned and not options.placeholders)
+    lines = io.BytesIO("".join(re.sub(r"[\r\n]", " ", part.line) + "\n" for part in parts).encode())
+    watch = DoubtWatch(name)
+    pieces: list[str] = []
+    with JobProgress("translating", len(parts), 0) as progress:
+        for chunk in translations(translator, lines, name, options, constraints, terms):
+            watch.see(chunk)
+            for translation in chunk:
+                pieces.append(_piece(parts[len(pieces)], translation, translator, f"{name}: text {len(pieces) + 1}"))
+            progress.advance(len(chunk))
+    watch.end()
+    return pieces
+
+
+def _piece(part: Part, translation: Translation, translator: "Translator | ExportedTranslator", where: str) -> str:
+    """Return what takes the place of a part. where: its name in messages."""
+    if translation.problem is not None:
+        print(f"transduce: {where}: {translation.problem}", file=sys.stderr)
+        if not translation.text:
+            return part.write(part.line, None)
+    alignment = translation.alignment
+    if alignment is None and part.needs_alignment:
+        alignment = translator.align(part.line, translation.text)
+    return part.write(translation.line, alignment)

@@ -1,0 +1,257 @@
+"""A line of marked-up text: its words, its inline elements, and where these go in its translation."""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from transduce.decoding.hypothesis import AlignedWord, Alignment
+
+CLOSING = frozenset(".,;:!?)]}»”’…")  # marks that follow a word without a space
+BREAK = "\n"  # in a translation, the place of a line break; no translation has a line feed
+
+
+@dataclass(frozen=True)
+class Syntax:
+    """How a format writes text.
+
+    escape: text -> its source. shares: an element for which the alignment has no place is around its share of the
+    words; False: around the whole segment.
+    """
+
+    escape: Callable[[str], str]
+    shares: bool = True
+
+
+@dataclass
+class Element:
+    """An inline element of a segment, or an atom, which has no closing tag. start, end: range of its text.
+
+    spaces: True for each side of an atom that has white space; None for what has no place among the words.
+    """
+
+    opening: str
+    start: int
+    end: int = -1
+    closing: str = ""
+    children: list["Element"] = field(default_factory=list)
+    spaces: tuple[bool, bool] | None = None
+
+
+class MarkupLine:
+    """A segment as a line, its inline elements, and its source, which stays where the line is its own translation.
+
+    breaks: place and source of each line break within the segment, which goes to its share of the translation.
+    """
+
+    def __init__(
+        self, line: str, root: Element, source: str, syntax: Syntax, breaks: Sequence[tuple[int, str]] = ()
+    ) -> None:
+        self.line = line
+        self._root = root
+        self._source = source
+        self._syntax = syntax
+        self._breaks = breaks
+        root.end = len(line)
+        limit(root.children, len(line))
+
+    @property
+    def needs_alignment(self) -> bool:
+        edges = 0, len(self.line)
+        return any(
+            (e.start, e.end) != edges and (e.start < e.end or e.start not in edges) for e in _all(self._root.children)
+        )
+
+    def write(self, text: str, alignment: Alignment | None) -> str:
+        """Return the source of the translation, with the inline elements around the words that belong to theirs."""
+        if text == self.line:
+            return self._source
+        text, breaks = _broken(text, self._breaks, len(self.line))
+        order = self._ordered(self._root, (0, len(text)), text, alignment)
+        if order is None and self._syntax.shares:
+            order = self._ordered(self._root, (0, len(text)), text, shared_words(self.line, text))
+        pieces = self._enclose(self._root.children, [text]) if order is None else _pieces(order, text, 0, len(text))
+        sources = iter(breaks)
+        return _spaced(pieces, lambda text: re.sub(BREAK, lambda _: next(sources), self._syntax.escape(text)))
+
+    def _ordered(
+        self, parent: Element, within: tuple[int, int], text: str, alignment: Alignment | None
+    ) -> "list[_Placed] | None":
+        """Return the children of an element by place; None if they overlap, or have no place within `within`."""
+        order = []
+        for element in parent.children:
+            if element.start < element.end:
+                place = self._place(element, text, alignment)
+            else:
+                place = _point(element, parent, within, text, alignment)
+            if place is None or not within[0] <= place[0] <= place[1] <= within[1]:
+                return None
+            children = self._ordered(element, place, text, alignment)
+            if children is None:
+                return None
+            order.append(_Placed(*place, element, children))
+        order.sort(key=lambda placed: placed[:2])
+        if any(right.start < left.end for left, right in pairwise(order)):
+            return None
+        return order
+
+    def _place(self, element: Element, text: str, alignment: Alignment | None) -> tuple[int, int] | None:
+        """Return where an element with text is in the translation; None if that is not known."""
+        start, end = element.start, element.end
+        if (start, end) == (0, len(self.line)):
+            return 0, len(text)
+        if alignment is None:
+            return None
+        runs: list[list[AlignedWord]] = [[]]
+        for word in alignment:
+            if word.source_start < end and start < word.source_end:
+                runs[-1].append(word)
+            elif runs[-1]:
+                runs.append([])
+        longest = max(runs, key=len)
+        return (longest[0].start, longest[-1].end) if longest else None
+
+    def _enclose(self, elements: Sequence[Element], inner: "list[_Piece]") -> "list[_Piece]":
+        """Return `inner` within all elements: those with text one in the other, the others before or after it."""
+        first = [e for e in elements if e.start == e.end and (e.start < len(self.line) or not self.line)]
+        last = [e for e in elements if e.start == e.end == len(self.line)]
+        for element in reversed([e for e in elements if e.start != e.end]):
+            inner = [_Tag(element.opening), *self._enclose(element.children, inner), _Tag(element.closing)]
+        return [*(_Tag(e.opening, e.spaces) for e in first), *inner, *(_Tag(e.opening, e.spaces) for e in last)]
+
+
+class _Placed(NamedTuple):
+    """An element, its range in the translation, and its children."""
+
+    start: int
+    end: int
+    element: Element
+    children: "list[_Placed]"
+
+
+class _Tag(NamedTuple):
+    """Markup of the output. spaces: as in `Element`."""
+
+    raw: str
+    spaces: tuple[bool, bool] | None = None
+
+
+_Piece = str | _Tag  # text or markup of the output
+
+
+_WORD = re.compile(r"[\u3040-\u9fff]|\w+|[^\w\s]")
+
+
+def shared_words(line: str, text: str) -> Alignment:
+    """Return an alignment in which each word of `text` comes from the word at the same share of `line`."""
+    sources, words = [*_WORD.finditer(line)], [*_WORD.finditer(text)]
+    origins = [sources[i * len(sources) // len(words)] for i in range(len(words))] if sources else []
+    return tuple(
+        AlignedWord(word.group(), word.start(), origin.group(), origin.start())
+        for word, origin in zip(words, origins, strict=False)
+    )
+
+
+def _broken(text: str, breaks: Sequence[tuple[int, str]], length: int) -> tuple[str, list[str]]:
+    """Return a translation with BREAK for some of its spaces, and the source of these breaks.
+
+    breaks: place and source of each break in the line, of `length` characters. Those beyond the spaces are left out.
+    """
+    spaces = [i for i, character in enumerate(text) if character == " "]
+    sources, first = list[str](), 0
+    for place, source in breaks[: len(spaces)]:
+        last = len(spaces) - (min(len(breaks), len(spaces)) - len(sources)) + 1  # leaves a space for each later break
+        share = place * len(text) / length
+        chosen = min(range(first, last), key=lambda i: abs(spaces[i] - share))
+        text = text[: spaces[chosen]] + BREAK + text[spaces[chosen] + 1 :]
+        sources.append(source)
+        first = chosen + 1
+    return text, sources
+
+
+def _all(elements: Sequence[Element]) -> Iterator[Element]:
+    for element in elements:
+        yield element
+        yield from _all(element.children)
+
+
+def _point(
+    element: Element, parent: Element, within: tuple[int, int], text: str, alignment: Alignment | None
+) -> tuple[int, int] | None:
+    """Return where an element without text is: next to the word that belongs to the neighbouring source word.
+
+    That word is the one before an element with white space only behind it, or else the one after it. An element
+    within a word stays within the word, and one at the edge of its parent stays at the edge, which is `within`.
+    """
+    if element.start in (parent.start, parent.end):
+        place = within[0] if element.start == parent.start else within[1]
+    elif alignment is None:
+        return None
+    else:
+        place = min(max(_inner_place(element, text, alignment), within[0]), within[1])
+    return place, place
+
+
+def _inner_place(element: Element, text: str, alignment: Alignment) -> int:
+    start = element.start
+    for word in alignment:
+        if word.source_start < start < word.source_end:
+            return word.start + len(word.word) * (start - word.source_start) // len(word.source)
+    preceding = [(word.source_end, word.end) for word in alignment if word.source_end <= start]
+    following = [(word.source_start, word.start) for word in alignment if word.source_start >= start]
+    if element.spaces != (False, True) or not preceding:
+        return min(following)[1] if following else len(text)
+    place = max(preceding)[1]
+    while place < len(text) and text[place] in CLOSING:
+        place += 1
+    return place
+
+
+def limit(elements: Sequence[Element], length: int) -> None:
+    """Keep the ranges of elements within a line of `length` characters."""
+    for element in _all(elements):
+        element.start, element.end = min(element.start, length), min(element.end, length)
+
+
+def _pieces(order: Sequence[_Placed], text: str, start: int, end: int) -> list[_Piece]:
+    """Return text[start:end] with the elements in `order`."""
+    pieces: list[_Piece] = []
+    for first, last, element, children in order:
+        pieces += [text[start:first], _Tag(element.opening, element.spaces)]
+        pieces += [*_pieces(children, text, first, last), _Tag(element.closing)]
+        start = last
+    return [*pieces, text[start:end]]
+
+
+def _spaced(pieces: Sequence[_Piece], escape: Callable[[str], str]) -> str:
+    """Return the source of the pieces, with white space where neighbouring atoms have it, and not on their other sides.
+
+    All stays as it is around atoms without white space: without it, words would be joined.
+    """
+    output = [piece.raw if isinstance(piece, _Tag) else escape(piece) for piece in pieces]
+    words = [i for i, piece in enumerate(pieces) if isinstance(piece, str) and piece.strip()]
+    for first, last in pairwise([-1, *words, len(pieces)]):
+        between = range(first + 1, last)
+        atoms = [(i, spaces) for i in between if (spaces := _spaces_of(pieces[i]))]
+        if not any(any(spaces) for _, spaces in atoms):
+            continue
+        (leftmost, (has_left, _)), (rightmost, (_, has_right)) = atoms[0], atoms[-1]
+        for i in between:
+            if leftmost < i < rightmost or i < leftmost and not has_left or i > rightmost and not has_right:
+                output[i] = output[i].strip(" ")
+        for (_, left), (i, right) in pairwise(atoms):
+            output[i] = " " * (left[1] or right[0]) + output[i]
+        if first >= 0 and not has_left:
+            output[first] = output[first].rstrip(" ")
+        elif first >= 0 and " " not in [output[first][-1], *output[first + 1 : leftmost]]:
+            output[leftmost] = " " + output[leftmost]
+        if last < len(pieces) and not has_right:
+            output[last] = output[last].lstrip(" ")
+        elif last < len(pieces) and " " not in [output[last][0], *output[rightmost + 1 : last]]:
+            output[rightmost] += " "
+    return "".join(output)
+
+
+def _spaces_of(piece: _Piece) -> tuple[bool, bool] | None:
+    return piece.spaces if isinstance(piece, _Tag) else None

@@ -1,0 +1,62 @@
+"""`transduce translate --file`: files of several formats through the command line."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.command_line import assert_mistake
+from support.toy_task import CommandResult, Toy
+
+SRT = "1\n00:00:01,000 --> 00:00:02,000\n<i>{}</i>\n\n2\n00:00:03,000 --> 00:00:04,000\n{}\n"
+
+
+def test_a_file_keeps_all_but_its_texts(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
+    source, target = tmp_path / "in.srt", tmp_path / "new" / "out.SRT"
+    source.write_text(SRT.format("a b c", "d e\nf"))
+    result = cli("translate", toy.model, "--file", source, "--output", target)
+    assert (result.code, result.out) == (0, b""), result.err
+    assert "2 texts translated" in result.err
+    assert target.read_text() == SRT.format("c b a", "f e\nd")
+
+
+def test_inline_markup_is_around_its_words(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
+    source, target = tmp_path / "in.html", tmp_path / "out.html"
+    source.write_text("<p>a <b>b</b> c d</p>")
+    assert cli("translate", toy.model, "--file", source, "--output", target).code == 0
+    assert target.read_text() in ("<p>d c <b>b</b> a</p>", "<p><b>d c b a</b></p>")  # where the attention is, or all
+
+
+def test_a_text_that_is_too_long_stays(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("a b\n" + "c " * 9_000 + "\n")
+    result = cli("translate", toy.model, "--file", source, "--output", target)
+    assert "in.txt: text 2: expected at most 8,192 tokens" in result.err
+    assert target.read_text() == "b a\n" + "c " * 9_000 + "\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--file", "in.doc"], "--file=in.doc: expected a name that ends with .txt"),
+        (["--file", "in.srt"], "--file=in.srt: expected --output with it; add --output NAME.srt"),
+        (["--file", "in.srt", "--output", "out.vtt"], "--output=out.vtt: expected a name that ends with .srt"),
+        (["--file", "in.srt", "--output", "in.srt"], "--output=in.srt: expected another file than the input"),
+        (["--file", "no.srt", "--output", "out.srt"], "no.srt: expected a text file, but it does not exist"),
+        (["--file", "in.srt", "--output", "out.srt", "--json"], "--json: must not be set with --file=in.srt"),
+        (["--file", "in.srt", "--output", "out.srt", "--n-best", "2"], "--n-best: must not be set with --file"),
+        (["--file", "in.srt", "--output", "out.srt"], "in.srt:1: expected a number, and times"),
+    ],
+)
+def test_mistakes_are_one_line(
+    options: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cli: Callable[..., CommandResult],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("in.srt").write_text("a dog")
+    result = cli("translate", "no-model", *options)
+    assert_mistake(result, message)
+    assert len(result.err.splitlines()) == 1
+    assert not Path("out.srt").exists()

@@ -1,0 +1,203 @@
+"""File formats: only texts change, and a hostile file is one mistake."""
+
+import io
+import json
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from babel.messages.pofile import read_po
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transduce.errors import UserError
+from transduce.serve.documents import lines_of
+from transduce.serve.formats import files
+from transduce.serve.formats.files import MODULES, MOST_BYTES, extension_of, read_file
+
+
+def written(content: bytes, extension: str, translate: Callable[[str], str] = str) -> bytes:
+    """Return a file with its texts translated, without an alignment."""
+    file = read_file(content, extension, f"in.{extension}")
+    pieces = [part if isinstance(part, str) else part.write(translate(part.line), None) for part in file.document]
+    return file.write(pieces)
+
+
+def texts(source: str, extension: str) -> list[str]:
+    return [part.line for part in lines_of(read_file(source.encode(), extension, "in").document)]
+
+
+SRT = "1\n00:00:01,000 --> 00:00:02,500\n{}\n\n2\n00:00:03,000 --> 00:00:04,000 X1:1\n{}\n"
+VTT = "WEBVTT\n\nNOTE a\n\nSTYLE\n::cue {{}}\n\nid\n00:01.000 --> 00:02.000 align:left\n{}\n"
+PO = 'msgid ""\nmsgstr "Language: de\\n"\n\n#: a.c:1\nmsgctxt "c"\nmsgid {}\nmsgstr {}\n\n#~ msgid "x"\n#~ msgstr ""\n'
+WRAPPED = (
+    "Title\n\nThis line is as long as the width of the text\nallows, and it goes on here.\n\n  - an item\n12. more\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("extension", "source", "target"),
+    [
+        ("txt", WRAPPED, WRAPPED.upper()),
+        ("txt", "a\r\n\r\n b \t\rc", "A\r\n\r\n B \t\rC"),
+        (
+            "srt",
+            SRT.format("<i>a b,\nc</i> & d", "- a\n- {\\an8}b < c"),
+            SRT.format("<i>A B,\nC</i> & D", "- A\n- {\\an8}B < C"),
+        ),
+        ("srt", SRT.format("a\n\nb", "12"), SRT.format("A\n\nB", "12")),
+        ("vtt", VTT.format("<v Al>a &amp; <b>b</b>\nc"), VTT.format("<v Al>A &amp; <b>B</b>\nC")),
+        (
+            "json",
+            '{"a": ["b\\u00e9\\nc", 1, true], "d" : {"e": "f"}}',
+            '{"a": ["B\\u00c9\\nC", 1, true], "d" : {"e": "F"}}',
+        ),
+        ("json", '["https://a.bc/d", "{name}", "é \\/", ""]', '["https://a.bc/d", "{name}", "É /", ""]'),
+        ("json", '["<p>a</p><p>b</p>", "A&T <b>b</b>"]', '["<p>A</p><p>B</p>", "<b>A&T B</b>"]'),
+        ("po", PO.format('"a \\"b\\"\\n"\n"c"', '""'), PO.format('"a \\"b\\"\\n"\n"c"', '""\n"A \\"B\\"\\n"\n"C"')),
+        ("po", PO.format('"a"', '"b"'), PO.format('"a"', '"b"')),
+        (
+            "po",
+            'msgid "a dog"\nmsgid_plural "dogs"\nmsgstr[0] ""\nmsgstr[1] ""\n',
+            'msgid "a dog"\nmsgid_plural "dogs"\nmsgstr[0] "A DOG"\nmsgstr[1] "DOGS"\n',
+        ),
+        ("html", "<title>a</title><style>b</style><p>a &amp; b\n", "<title>A</title><style>b</style><p>A &amp; B\n"),
+    ],
+)
+def test_only_texts_change(extension: str, source: str, target: str) -> None:
+    assert written(source.encode(), extension, str.upper).decode() == target
+    if extension != "po":
+        assert written(source.encode(), extension) == source.encode()
+
+
+def test_lines_that_were_wrapped_are_one_text() -> None:
+    assert "This line is as long as the width of the text allows, and it goes on here." in texts(WRAPPED, "txt")
+    assert texts("A dog runs in the park of the old town.\nA cat sits.", "txt") == [
+        "A dog runs in the park of the old town.",
+        "A cat sits.",
+    ]
+    assert texts(SRT.format("a dog\nruns", "It ends.\nIt begins"), "srt") == ["a dog runs", "It ends.", "It begins"]
+
+
+def test_a_longer_translation_is_wrapped_at_the_same_share() -> None:
+    source = SRT.format("one two three four,\nfive six seven eight", "a")
+    output = written(source.encode(), "srt", lambda line: re.sub(r"(\w+)", r"\1 \1", line)).decode()
+    assert "one one two two three three four four,\nfive five six" in output
+
+
+@pytest.mark.parametrize("extension", [name for name in MODULES if name != "po"])
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 1 << 32), text=st.text(max_size=60))
+def test_a_file_without_a_change_is_the_same_file(extension: str, seed: int, text: str) -> None:
+    """Files of random bits of syntax: whatever is read is written again, byte for byte."""
+    rng = random.Random(seed)
+    bits = [
+        "<i>",
+        "</i>",
+        "<b",
+        "-->",
+        "\n",
+        "\r\n",
+        "\n\n",
+        "- ",
+        "&amp;",
+        '"',
+        "\\",
+        "a b",
+        "c.",
+        "{\\an8}",
+        " ",
+        text,
+    ]
+    body = "".join(rng.choices(bits, k=rng.randint(0, 12)))
+    source = {"srt": SRT.format("a", body), "vtt": VTT.format(body), "json": json.dumps({body: [body, 1]})}
+    content = rng.choice(["", "\ufeff"]).encode() + source.get(extension, body).encode(errors="replace")
+    try:
+        assert written(content, extension) == content
+    except UserError as error:
+        assert str(error).startswith("in.")
+
+
+def upper_values(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: upper_values(each) for key, each in value.items()}
+    return [upper_values(each) for each in value] if isinstance(value, list) else value.upper()
+
+
+STRINGS = st.text(st.sampled_from('ab "\\\n\té'), max_size=8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    value=st.recursive(STRINGS, lambda inner: st.lists(inner) | st.dictionaries(STRINGS, inner), max_leaves=6),
+    indent=st.sampled_from([None, 2]),
+    is_ascii=st.booleans(),
+)
+def test_all_values_of_json_are_texts(value: Any, indent: int | None, is_ascii: bool) -> None:
+    content = json.dumps(value, indent=indent, ensure_ascii=is_ascii).encode()
+    assert json.loads(written(content, "json", str.upper)) == upper_values(value)
+
+
+@settings(max_examples=40, deadline=None)
+@given(source=st.text(st.sampled_from('ab "\\\n\té'), max_size=8).filter(lambda text: text.strip()))
+def test_a_message_of_gettext_gets_its_translation(source: str) -> None:
+    quoted = '"' + source.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t") + '"'
+    content = f'msgid {quoted}\nmsgstr ""\n'.encode()
+    message = read_po(io.BytesIO(written(content, "po", str.upper))).get(source)
+    assert message is not None and message.string == source.upper()
+
+
+@pytest.mark.parametrize(
+    ("extension", "content", "message"),
+    [
+        ("txt", "a\né".encode("latin-1"), "in.txt:2: expected UTF-8, not the byte 0xe9; convert the file: iconv"),
+        ("txt", "a".encode("utf-16"), "iconv -f UTF-16"),
+        ("txt", "a".encode("utf-16-le"), "in.txt:1: expected text in UTF-8, not the character NUL"),
+        ("txt", b"a" * (MOST_BYTES + 1), "expected at most 4,194,304 bytes of text, not 4,194,305; split the file"),
+        ("txt", b"\n" * 300_001, "in.txt: expected at most 300,000 lines"),
+        ("html", b"PK\x03\x04", "expected text, not zip"),
+        ("srt", b"a dog", "in.srt:1: expected a number, and times such as 00:00:01,000 --> 00:00:02,000"),
+        ("srt", b"1\n0:1 --> 2\na", "in.srt:2: expected times such as"),
+        ("vtt", b"1\n", "in.vtt:1: expected WEBVTT"),
+        ("json", b"{'a': 1}", "in.json: expected JSON; correct it"),
+        ("json", b"[" * 100_000 + b"]" * 100_000, "in.json: expected less deep nesting; flatten the file"),
+        ("po", b'msgid "a" x\nmsgstr ""', "in.po:1: expected a line of PO"),
+        ("po", b'msgid "a"b"\nmsgstr ""', "in.po:1: expected one string in quotation marks"),
+        ("po", b'msgstr "a"', "in.po:1: expected msgid"),
+        ("po", b'msgid "a"\nmsgstr[0] ""', "in.po:2: expected msgid, and of a plural msgid_plural"),
+    ],
+    ids=range(15),
+)
+def test_another_file_is_one_mistake(extension: str, content: bytes, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        read_file(content, extension, f"in.{extension}")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"-->" + b"<!--" * 60_000,
+        b"<b>" * 60_000,
+        b"<pre>" * 60_000,
+        b"<a x='" * 60_000,
+        b"<pre><p translate=yes>" * 9_000,
+    ],
+    ids=["comments", "tags", "elements", "quotes", "nesting"],
+)
+def test_hostile_html_takes_time_in_proportion_to_its_size(content: bytes) -> None:
+    assert written(content, "html") == content  # 0.1 s; minutes if each tag were looked for in all of the rest
+
+
+def test_too_many_texts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_TEXTS", 10)
+    with pytest.raises(UserError, match="in.json: expected at most 10 texts; split the file"):
+        written(b'["a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a"]', "json")
+
+
+def test_an_unknown_extension_is_refused() -> None:
+    with pytest.raises(UserError, match="--file=a.doc: expected a name that ends with .txt, .*; convert the file"):
+        extension_of("a.doc", "--file=a.doc")
