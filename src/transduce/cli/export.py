@@ -39,7 +39,7 @@ def export(
     --------
     transduce export run/model --to ctranslate2 --out exported
     transduce export run/model --to ctranslate2 --out small --precision int8
-    transduce export run/model --to argos --languages en-de --out en-de.argosmodel
+    transduce export run/model --to argos --languages en-de --out my.argosmodel
     transduce export gpt/model --to huggingface --out gpt-for-transformers
     """
     if to not in ("ctranslate2", "argos") and precision != "fp32":
