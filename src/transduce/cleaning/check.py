@@ -140,10 +140,10 @@ def _side_names(corpus: Corpus) -> tuple[str, str]:
 def _with_progress(corpus: Corpus, findings: Findings) -> Iterable[tuple[str | None, str | None]]:
     """Return the pairs, and show the progress."""
     total = None if corpus.tgt is None else text.count_lines(corpus.src)
-    return tracked(_pairs(corpus, findings), "checking", total)
+    return tracked(read_decoded(corpus, findings), "checking", total)
 
 
-def _pairs(corpus: Corpus, findings: Findings) -> Iterator[tuple[str | None, str | None]]:
+def read_decoded(corpus: Corpus, findings: Findings) -> Iterator[tuple[str | None, str | None]]:
     """Yield the pairs without the white space around lines. A line that is not UTF-8 is None, and a finding."""
     if corpus.tgt is None:
         yield from ((_trim(src), _trim(tgt)) for src, tgt in corpora.read_pairs(corpus))
@@ -158,6 +158,13 @@ def _pairs(corpus: Corpus, findings: Findings) -> Iterator[tuple[str | None, str
                 findings.add("unequal", "src" if src is None else "tgt", number, f"the other has {rest:,} more")
                 return
             yield _decode(src, "src", number, findings), _decode(tgt, "tgt", number, findings)
+
+
+def refuse_unequal(corpus: Corpus, findings: Findings) -> None:
+    """Raise UserError if one of two text files has ended before the other."""
+    if corpus.tgt is not None and findings.lines("unequal"):
+        counts = text.count_lines(corpus.src), text.count_lines(corpus.tgt)
+        raise text.unequal((f"{corpus.src}", f"{corpus.tgt}"), counts)
 
 
 def _trim(line: str) -> str:
@@ -179,4 +186,4 @@ def _decode(raw: bytes, side: str, number: int, findings: Findings) -> str | Non
 
 
 def _readable_pairs(corpus: Corpus) -> Iterator[tuple[str, str]]:
-    return ((src, tgt) for src, tgt in _pairs(corpus, Findings(0)) if src is not None and tgt is not None)
+    return ((src, tgt) for src, tgt in read_decoded(corpus, Findings(0)) if src is not None and tgt is not None)

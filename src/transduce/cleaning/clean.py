@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 
-from transduce.cleaning.check import examine
+from transduce.cleaning.check import examine, refuse_unequal
 from transduce.cleaning.corpus_report import Findings
 from transduce.cleaning.misfits import FOLDS, LEAST_PAIRS, SAMPLE_PAIRS, Misfits, Pair, learn_misfits
 from transduce.cleaning.near_copies import NearCopies
@@ -155,8 +155,7 @@ def _check(corpus: Corpus, rules: Sequence[str], say: Callable[[str], None]) -> 
     say("check: lines and pairs")
     findings = Findings(0)
     n_pairs = examine(corpus, findings).n_pairs
-    if findings.lines("unequal"):
-        raise text.unequal((f"{corpus.src}", f"{corpus.tgt}"), _line_counts(corpus))
+    refuse_unequal(corpus, findings)
     return {rule: _places(findings.lines(rule), n_pairs) for rule in ("", *rules)}
 
 
@@ -190,11 +189,6 @@ def read_trimmed(corpus: Corpus) -> Iterator[Pair]:
     for pair in read_raw(corpus):
         src, tgt = (raw.decode("utf-8", "replace").strip() for raw in pair)
         yield src, tgt
-
-
-def _line_counts(corpus: Corpus) -> tuple[int, int]:
-    assert corpus.tgt is not None
-    return text.count_lines(corpus.src), text.count_lines(corpus.tgt)
 
 
 # ---- what a sample teaches ---------------------------------------------------------------------------------------

@@ -15,20 +15,19 @@ each pair, and four times as much during the search for repeated pairs, which co
 """
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from transduce.cleaning.check import read_decoded, refuse_unequal
+from transduce.cleaning.corpus_report import Findings
 from transduce.cleaning.line_checks import is_copied, unusual_ratios
-from transduce.data.compression import open_text
+from transduce.data.corpora import Corpus
 from transduce.data.disk import synced_file
 from transduce.data.overlap import repeated_lines
-from transduce.data.text import decode_line, is_blank, lines_of, raw_lines, unequal
-from transduce.errors import UserError
 from transduce.storage.atomic_folder import replacement
 
 OUTCOMES = ("not_utf8", "blank", "long", "copied", "ratio", "repeated", "kept")
@@ -58,7 +57,8 @@ def clean(
         src_file, tgt_file = (stack.enter_context(synced_file(building)) for building in buildings)
         for name, paths in parts.items():
             report(f"writing the kept pairs of {name}")
-            for (src, tgt), outcome in zip(_pairs(paths), outcomes[name].tolist(), strict=True):
+            pairs = read_decoded(Corpus(*paths), Findings(0))
+            for (src, tgt), outcome in zip(pairs, outcomes[name].tolist(), strict=True):
                 if outcome == KEPT:
                     src_file.write(f"{src}\n".encode())
                     tgt_file.write(f"{tgt}\n".encode())
@@ -69,11 +69,13 @@ def _outcomes(paths: Paths, hashes: "array[int]") -> NDArray[np.uint8]:
     """Return the outcome of each pair of a part, without `repeated`, and append a hash of each pair to `hashes`."""
     outcomes = bytearray()
     lengths = (array("I"), array("I"))
-    for pair in _pairs(paths):
+    corpus, findings = Corpus(*paths), Findings(0)
+    for pair in read_decoded(corpus, findings):
         outcomes.append(OUTCOMES.index(_outcome(*pair)))
         hashes.append(hash(pair))
         for side, line in zip(lengths, pair, strict=True):
             side.append(len(line or ""))
+    refuse_unequal(corpus, findings)
     result = np.frombuffer(outcomes, np.uint8)
     indices = np.flatnonzero(result == KEPT)
     src_lengths, tgt_lengths = (np.asarray(side)[indices] for side in lengths)
@@ -105,23 +107,3 @@ def _mark_repeated(parts: Sequence[NDArray[np.uint8]], hashes: Sequence[int]) ->
 
 def _counts(outcomes: NDArray[np.uint8]) -> dict[str, int]:
     return dict(zip(OUTCOMES, np.bincount(outcomes, minlength=len(OUTCOMES)).tolist(), strict=True))
-
-
-def _pairs(paths: Paths) -> Iterator[tuple[str | None, str | None]]:
-    """Yield the pairs of two files. A side is "" if it is blank, and None if it is not UTF-8."""
-    names = f"{paths[0]}", f"{paths[1]}"
-    with open_text(paths[0]) as src_file, open_text(paths[1]) as tgt_file:
-        sides = raw_lines(src_file, names[0]), raw_lines(tgt_file, names[1])
-        for number, (src, tgt) in enumerate(zip_longest(*sides), start=1):
-            if src is None or tgt is None:
-                rest = number + lines_of(src_file if tgt is None else tgt_file)
-                raise unequal(names, (rest, number - 1) if tgt is None else (number - 1, rest))
-            yield _line(src, number), _line(tgt, number)
-
-
-def _line(raw: bytes, number: int) -> str | None:
-    try:
-        line = decode_line(raw, "", number)
-    except UserError:
-        return None
-    return "" if is_blank(line) else line.strip()
