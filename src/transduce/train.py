@@ -20,7 +20,6 @@ from transduce.data.batches import Batch, Batches, Share, collate
 from transduce.data.corpora import Corpus, corpus_sha256, read_pairs
 from transduce.data.overlap import cached_overlap
 from transduce.data.prefetch import Prefetch
-from transduce.data.tags import TagCount
 from transduce.data.token_store import open_store
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.segmentation import most_tokens
@@ -177,7 +176,6 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     """
     out = request.out
     valid = request.valid_corpus
-    is_from_model = request.start_from is not None
     valid_names = tuple(dict.fromkeys(printable(path.name) for path in (valid.src, valid.tgt) if path))
     with distributed.leader_first():
         checkpoint, lines = run_folder.find_run(out) if request.resume else (None, [])
@@ -206,21 +204,18 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     del parent  # otherwise its weights would stay in memory
     if request.shard:
         sharding.shard(model)
-    texts = {"train": store.key, "valid": corpus_sha256(valid)}
-    record = {"texts": texts, "made_of": request.provenance(), "made_with": run_folder.fingerprint(config, tokenizer)}
+    record = {"texts": {"train": store.key, "valid": corpus_sha256(valid)}, "made_of": request.provenance()}
+    record["made_with"] = run_folder.fingerprint(config, tokenizer)
     state = TrainingState(model.to(devices.device()), config.train, record)
     if checkpoint:
         lines += run_folder.resume(request, state, checkpoint)
     lines += [*notices.start(config, batches, model, state.counters.step), *notices.frozen(state)]
     if distributed.is_leader():
-        lines += notices.split_characters(batches, is_from_model=is_from_model)
-        valid_tags = TagCount(tokenizer)
-        valid_tags.see(src for src, _ in valid_pairs)
-        lines += notices.tags(batches, valid_tags, valid_names[0], is_from_model=is_from_model)
+        lines += notices.texts(batches, valid_pairs, valid_names[0], is_from_model=request.start_from is not None)
     lines.append(notices.overlap(overlap, valid_names[0], len(valid_pairs), is_one_text=store.is_one_text))
     run = Run(
         out, task, config, tokenizer, batches, valid_pairs, valid_names, lines,
-        old_pairs=old_pairs, is_from_model=is_from_model, is_sharded=request.shard,
+        old_pairs=old_pairs, is_from_model=request.start_from is not None, is_sharded=request.shard,
     )  # fmt: skip
     return run, state
 

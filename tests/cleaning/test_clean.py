@@ -12,7 +12,7 @@ from support.toy_task import CommandResult, write_lines
 
 from transduce.cleaning import clean
 from transduce.cleaning.clean import RULES, find_faults, read_raw
-from transduce.cleaning.misfits import FOLDS, _falling, learn_misfits, made_misfits
+from transduce.cleaning.misfits import FOLDS, _falling, learn_misfits, make_misfits
 from transduce.cleaning.near_copies import NearCopies
 from transduce.data.corpora import Corpus
 from transduce.demo.grammar import corpus as grammar
@@ -140,10 +140,10 @@ def test_a_cleaning_that_was_interrupted_continues(
             raise KeyboardInterrupt
         return judge(pairs, folds)
 
-    judge = clean._judged
-    monkeypatch.setattr(clean, "_judged", judged)
+    judge = clean._judge_pairs
+    monkeypatch.setattr(clean, "_judge_pairs", judged)
     assert cli(*words, *out).code == 130 and not out[0].exists()
-    assert len((tmp_path / "out.src.cleaning" / "judged").read_bytes()) == 1_000
+    assert len((tmp_path / "out.src.cleaning" / "judgements").read_bytes()) == 1_000
     monkeypatch.setattr(clean, "examine", lambda *_: 1 / 0)  # it is not needed again
     assert "expected the work of the same command" in cli("clean", corpus.src, corpus.tgt, "--out", *out).err
     assert cli(*words, *out).code == 0
@@ -181,7 +181,7 @@ def test_near_copies_of_test_lines_are_found() -> None:
 
 
 def test_made_misfits_differ_from_their_pairs() -> None:
-    misfits = made_misfits(CLEAN[:400], np.random.default_rng(1))
+    misfits = make_misfits(CLEAN[:400], np.random.default_rng(1))
     same = sum(made == pair for made, pair in zip(misfits, CLEAN[:400], strict=True))
     assert same <= 8
     assert all(made[0] == pair[0] for made, pair in zip(misfits[1::2], CLEAN[1:400:2], strict=True))

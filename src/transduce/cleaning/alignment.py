@@ -59,14 +59,14 @@ ENOUGH_SHARED = 20  # pairs
 
 
 class SharedAnchors:
-    """Counts by block: the pairs that share an anchor (`own`), and the mixed lines that share one (`mixed`).
+    """Counts by block: the pairs that share an anchor (`own`), and the mixed lines that share one (`by_chance`).
 
     At most one block of text is in memory.
     """
 
     def __init__(self) -> None:
         self.own: list[int] = []
-        self.mixed: list[int] = []
+        self.by_chance: list[int] = []
         self._sides: tuple[list[frozenset[str]], list[frozenset[str]]] = [], []
 
     def add(self, src: str, tgt: str) -> None:
@@ -86,7 +86,7 @@ class SharedAnchors:
             if count > FREQUENT * len(side)
         }
         half = len(tgt) // 2
-        for counts, side in ((self.own, tgt), (self.mixed, [*tgt[half:], *tgt[:half]])):
+        for counts, side in ((self.own, tgt), (self.by_chance, [*tgt[half:], *tgt[:half]])):
             counts.append(sum(bool((a & b) - frequent) for a, b in zip(src, side, strict=True)))
         self._sides = [], []
 
@@ -109,27 +109,27 @@ def unrelated_pairs(src: Lengths, tgt: Lengths, anchors: SharedAnchors) -> Itera
     anchors.end_block()
     bounds = [*range(0, len(src), BLOCK_PAIRS), len(src)]
     blocks = [(src[start:end], tgt[start:end]) for start, end in pairwise(bounds)]
-    evidence = [_evidence(*block) for block in zip(blocks, anchors.own, anchors.mixed, strict=False)]
+    evidence = [_evidence(*block) for block in zip(blocks, anchors.own, anchors.by_chance, strict=False)]
     if evidence.count(None) > len(evidence) / 2:  # a text that is sorted by length varies little within a block
         every = len(src) // SAMPLE_PAIRS + 1
         bounds = [0, len(src)]
-        evidence = [_evidence((src[::every], tgt[::every]), sum(anchors.own), sum(anchors.mixed))]
+        evidence = [_evidence((src[::every], tgt[::every]), sum(anchors.own), sum(anchors.by_chance))]
     for is_unrelated, group in groupby(zip(pairwise(bounds), evidence, strict=True), key=lambda block: bool(block[1])):
         if is_unrelated:
             ((first, end), reason), *others = group
             yield first, (others[-1][0][1] if others else end) - 1, reason or ""
 
 
-def _evidence(lengths: tuple[Lengths, Lengths], own: int, mixed: int) -> str | None:
+def _evidence(lengths: tuple[Lengths, Lengths], own: int, by_chance: int) -> str | None:
     """Return the evidence that the sides of some pairs hardly belong together, "" if they do, None if it is unknown.
 
     lengths: the lengths of source and target; they decide if they vary enough. own: number of pairs that share an
-    anchor. mixed: number of pairs that would share one by chance.
+    anchor. by_chance: number of pairs that would share one by chance.
     """
-    if own >= ENOUGH_SHARED and own >= 2 * mixed:
+    if own >= ENOUGH_SHARED and own >= 2 * by_chance:
         return ""
     correlation = length_correlation(*lengths)
     if correlation is None:
-        return f"{own} share names, {mixed} by chance" if own < mixed * 1.25 >= ENOUGH_SHARED else None
+        return f"{own} share names, {by_chance} by chance" if own < by_chance * 1.25 >= ENOUGH_SHARED else None
     noise = 3 / np.sqrt(len(lengths[0]))  # three standard deviations of the correlation in random order
     return f"length correlation {correlation:.2f}" if correlation < LEAST_CORRELATION - noise else ""

@@ -41,23 +41,23 @@ def check(
     names = _side_names(corpus)
     valid_pairs = list(text.read_pairs(*valid)) if valid else []  # before the corpus: an error is raised early
     findings = Findings(first)
-    examined = examine(corpus, findings, tokenizer)
+    examination = examine(corpus, findings, tokenizer)
     if valid:
         overlap = find_overlap(_readable_pairs(corpus), valid_pairs)
         findings.add_all("leak", "valid", ((number, "") for number in overlap.pairs))
         findings.add_all("leaked_source", "valid", ((number, "") for number in overlap.sources))
-    src, tgt = examined.sides
+    src, tgt = examination.sides
     return CorpusReport(
-        pairs=examined.n_pairs,
+        pairs=examination.n_pairs,
         sides=(src.report(names[0]), tgt.report(names[1])),
         findings=findings.in_order(),
         suspects=findings.suspects,
-        trainable=examined.has_pairs and not findings.has_fatal,
+        trainable=examination.has_pairs and not findings.has_fatal,
     )
 
 
 @dataclass(frozen=True)
-class Examined:
+class Examination:
     """The pairs that were read. has_pairs: True if one of them has text on both sides."""
 
     n_pairs: int
@@ -65,7 +65,7 @@ class Examined:
     has_pairs: bool
 
 
-def examine(corpus: Corpus, findings: Findings, tokenizer: TokenizerLike | None = None) -> Examined:
+def examine(corpus: Corpus, findings: Findings, tokenizer: TokenizerLike | None = None) -> Examination:
     """Read a corpus, and add all that looks wrong in it to `findings`. Raises UserError for a corpus without a line."""
     piece_check = PieceCheck(tokenizer) if tokenizer else None
     statistics = SideStatistics(), SideStatistics()
@@ -84,7 +84,7 @@ def examine(corpus: Corpus, findings: Findings, tokenizer: TokenizerLike | None 
     _check_all_pairs(pair_hashes, statistics, anchors, usable, findings)
     for side, statistic in zip(SIDES, statistics, strict=True):
         findings.add_all("script", side, statistic.lines_in_rare_scripts())
-    return Examined(len(pair_hashes), statistics, bool(usable.any()))
+    return Examination(len(pair_hashes), statistics, bool(usable.any()))
 
 
 def _check_line(line: str, side: str, number: int, findings: Findings, piece_check: PieceCheck | None) -> None:

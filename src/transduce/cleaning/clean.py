@@ -106,22 +106,22 @@ def find_faults(
     work: a folder that keeps the results of each step, for a later call with the same arguments.
     Raises UserError for files of different length, or without a line.
     """
-    used = [rule for rule in RULES if rule not in {*without, "unlikely"}]
-    by_rule = _results(work, "check", lambda: _check(corpus, used, say))
+    names = [rule for rule in RULES if rule not in {*without, "unlikely"}]
+    by_rule = _results(work, "check", lambda: _check(corpus, names, say))
     n_pairs = len(by_rule[""])
     if tests and "near_test" in by_rule:
         say("near_test: lines of the test texts")
         by_rule |= _results(work, "near_test", lambda: {"near_test": _near_tests(corpus, tests, n_pairs)})
     is_good = ~functools.reduce(np.logical_or, by_rule.values())
     notes = list[str]()
-    judge = _learn(corpus, is_good, used, notes, say)
+    judge = _learn(corpus, is_good, names, notes, say)
     if judge is not None:
         say("language, misfit: all pairs")
         for rule, places in judge.places(corpus, is_good, work).items():
             if rule in by_rule:
                 by_rule[rule] |= places
     rules = np.full(n_pairs, -1, np.int8)
-    for rule in reversed(used):
+    for rule in reversed(names):
         rules[by_rule[rule]] = RULES.index(rule)
     return Cleaning(rules, notes)
 
@@ -195,7 +195,7 @@ def read_trimmed(corpus: Corpus) -> Iterator[Pair]:
 
 
 def _learn(
-    corpus: Corpus, is_good: NDArray[np.bool_], used: Sequence[str], notes: list[str], say: Callable[[str], None]
+    corpus: Corpus, is_good: NDArray[np.bool_], names: Sequence[str], notes: list[str], say: Callable[[str], None]
 ) -> "_Judge | None":
     """Return what a sample of the good pairs teaches; None if no rule needs it. Add to the notes what is left out."""
     step = max(1, math.ceil(np.count_nonzero(is_good) / SAMPLE_PAIRS))
@@ -203,14 +203,14 @@ def _learn(
     in_sample[np.flatnonzero(is_good)[::step]] = True
     sample = [pair for pair, is_in in zip(read_trimmed(corpus), in_sample.tolist(), strict=True) if is_in]
     languages, misfits = None, None
-    if {"language", "swapped"} & {*used}:
+    if {"language", "swapped"} & {*names}:
         languages = main_languages(sample)
         if isinstance(languages, str):
-            notes.append(f"language, swapped: not used: {languages}")
+            notes.append(f"language, swapped: not names: {languages}")
             languages = None
-    if "misfit" in used and len(sample) < LEAST_PAIRS:
-        notes.append(f"misfit: not used: it learns from at least {LEAST_PAIRS:,} pairs, and {len(sample):,} remain")
-    elif "misfit" in used:
+    if "misfit" in names and len(sample) < LEAST_PAIRS:
+        notes.append(f"misfit: not names: it learns from at least {LEAST_PAIRS:,} pairs, and {len(sample):,} remain")
+    elif "misfit" in names:
         say(f"misfit: learning from {len(sample):,} pairs")
         misfits = learn_misfits(sample)
         notes.append(f"misfit: about {misfits.share:.1%} of the pairs that the other rules leave")
@@ -227,9 +227,9 @@ def main_languages(sample: Sequence[Pair]) -> tuple[str, str] | str:
     languages = []
     for side in ("source", "target"):
         lines = (pair[side == "target"] for pair in sample)
-        known = [identify(line)[0] for line in islice((line for line in lines if _has_letters(line)), 1_000)]
-        language, n = Counter(known).most_common(1)[0] if known else ("", 0)
-        if n <= MAIN_SHARE * len(known):
+        of_lines = [identify(line)[0] for line in islice((line for line in lines if _has_letters(line)), 1_000)]
+        language, n = Counter(of_lines).most_common(1)[0] if of_lines else ("", 0)
+        if n <= MAIN_SHARE * len(of_lines):
             return f"no language has most lines of the {side}"
         languages.append(language)
     if languages[0] == languages[1]:
@@ -253,71 +253,71 @@ class _Judge:
         """Return where the rules of JUDGED apply among the good pairs, on all cores. work: as in `find_faults`."""
         n_good = int(np.count_nonzero(is_good))
         with ExitStack() as stack:
-            file = stack.enter_context(results_file(work, "judged"))
+            file = stack.enter_context(results_file(work, "judgements"))
             bits = bytearray(file.read())
             portions = self._portions(corpus, is_good, len(bits))
             if n_good - len(bits) > 4 * PORTION and cores() > 1:
                 context = multiprocessing.get_context("spawn")
-                start = {"initializer": _keep, "initargs": (self.languages, self.misfits)}
+                start = {"initializer": _set_judge, "initargs": (self.languages, self.misfits)}
                 pool = stack.enter_context(ProcessPoolExecutor(cores(), context, **start))
                 results = _in_pool(pool, portions)
             else:
-                _keep(self.languages, self.misfits)
-                results = (_judged(*portion) for portion in portions)
+                _set_judge(self.languages, self.misfits)
+                results = (_judge_pairs(*portion) for portion in portions)
             progress = stack.enter_context(JobProgress("language, misfit", n_good, len(bits)))
             for of_portion in results:
                 file.write(of_portion)
                 file.flush()
                 bits += of_portion
                 progress.advance(len(of_portion))
-        judged = np.zeros(len(is_good), np.uint8)
-        judged[is_good] = np.frombuffer(bits, np.uint8)
-        return {rule: judged >> bit & 1 == 1 for bit, rule in enumerate(JUDGED)}
+        judgements = np.zeros(len(is_good), np.uint8)
+        judgements[is_good] = np.frombuffer(bits, np.uint8)
+        return {rule: judgements >> bit & 1 == 1 for bit, rule in enumerate(JUDGED)}
 
     def _portions(self, corpus: Corpus, is_good: NDArray[np.bool_], n_done: int) -> Iterator["Portion"]:
         """Yield the good pairs after the first `n_done`."""
-        numbered = islice(((i, pair) for i, pair in enumerate(read_trimmed(corpus)) if is_good[i]), n_done, None)
-        while portion := [*islice(numbered, PORTION)]:
+        pairs = islice(((i, pair) for i, pair in enumerate(read_trimmed(corpus)) if is_good[i]), n_done, None)
+        while portion := [*islice(pairs, PORTION)]:
             places = np.array([i for i, _ in portion])
             yield [pair for _, pair in portion], self.folds[places]
 
 
 Portion = tuple[list[Pair], NDArray[np.int8]]  # some pairs and their folds
 
-_kept: list[tuple[tuple[str, str] | None, Misfits | None]] = []  # in each process
+_judge: list[tuple[tuple[str, str] | None, Misfits | None]] = []  # in each process
 
 
-def _keep(languages: tuple[str, str] | None, misfits: Misfits | None) -> None:
-    _kept[:] = [(languages, misfits)]
+def _set_judge(languages: tuple[str, str] | None, misfits: Misfits | None) -> None:
+    _judge[:] = [(languages, misfits)]
 
 
 def _in_pool(pool: ProcessPoolExecutor, portions: Iterable[Portion]) -> Iterator[bytes]:
     """Yield the judgement of each portion, in order, with few portions in memory."""
     waiting = deque[Future[bytes]]()
     for portion in portions:
-        waiting.append(pool.submit(_judged, *portion))
+        waiting.append(pool.submit(_judge_pairs, *portion))
         if len(waiting) > 2 * cores():
             yield waiting.popleft().result()
     for future in waiting:
         yield future.result()
 
 
-def _judged(pairs: Sequence[Pair], folds: NDArray[np.int8]) -> bytes:
+def _judge_pairs(pairs: Sequence[Pair], folds: NDArray[np.int8]) -> bytes:
     """Return a byte for each pair, with a bit for each rule of JUDGED that applies. folds: as in `_Judge`."""
-    languages, misfits = _kept[0]
-    found = {rule: np.zeros(len(pairs), bool) for rule in JUDGED}
+    languages, misfits = _judge[0]
+    places = {rule: np.zeros(len(pairs), bool) for rule in JUDGED}
     identify = language_identifier() if languages else None
     if languages and identify:
         others = [[_other_language(line, main, identify) for line in side] for side, main in _sides(pairs, languages)]
         for i, (src, tgt) in enumerate(zip(*others, strict=True)):
             is_swapped = src == languages[1] and tgt == languages[0]
-            found["swapped" if is_swapped else "language"][i] = bool(src or tgt)
+            places["swapped" if is_swapped else "language"][i] = bool(src or tgt)
     if misfits:
         for fold in {*folds.tolist()}:
             members = np.flatnonzero(folds == fold)
             scores = misfits.scores([pairs[i] for i in members.tolist()], max(fold, 0))
-            found["misfit"][members] = scores >= misfits.least
-    return np.packbits([found[rule] for rule in JUDGED], axis=0, bitorder="little").tobytes()
+            places["misfit"][members] = scores >= misfits.least
+    return np.packbits([places[rule] for rule in JUDGED], axis=0, bitorder="little").tobytes()
 
 
 def _sides(pairs: Sequence[Pair], languages: tuple[str, str]) -> Iterator[tuple[list[str], str]]:

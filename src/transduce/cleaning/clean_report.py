@@ -25,20 +25,20 @@ LONGEST = 80  # characters of an example
 
 
 @dataclass
-class Dropped:
+class Examples:
     """The first dropped pairs of each rule, with their numbers from 1."""
 
-    examples: dict[str, list[tuple[int, str, str]]] = field(default_factory=dict)
+    by_rule: dict[str, list[tuple[int, str, str]]] = field(default_factory=dict)
 
     @classmethod
-    def write(cls, corpus: Corpus, cleaning: Cleaning, files: Sequence[BinaryIO], start: str = "") -> "Dropped":
+    def write(cls, corpus: Corpus, cleaning: Cleaning, files: Sequence[BinaryIO], start: str = "") -> "Examples":
         """Write the kept lines and the dropped pairs to three files, or to none, and return examples.
 
         start: text to put before each kept source.
         A dropped pair is a JSON object with its line number, its rule, and both lines. Bytes that are not UTF-8 are
         escapes from \\udc80 on, as Python's surrogateescape writes them.
         """
-        dropped = cls()
+        examples = cls()
         for number, (pair, rule) in enumerate(zip(read_raw(corpus), cleaning.rules.tolist(), strict=True), start=1):
             if rule < 0:
                 for file, raw, before in zip(files, pair, (start.encode(), b""), strict=False):
@@ -48,10 +48,10 @@ class Dropped:
             if files:
                 line = {"line": number, "rule": RULES[rule], "src": src, "tgt": tgt}
                 files[2].write(json.dumps(line).encode() + b"\n")
-            examples = dropped.examples.setdefault(RULES[rule], [])
-            if len(examples) < MOST_EXAMPLES:
-                examples.append((number, src, tgt))
-        return dropped
+            of_rule = examples.by_rule.setdefault(RULES[rule], [])
+            if len(of_rule) < MOST_EXAMPLES:
+                of_rule.append((number, src, tgt))
+        return examples
 
 
 def summary(cleaning: Cleaning) -> str:
@@ -64,13 +64,13 @@ def summary(cleaning: Cleaning) -> str:
     return "\n".join([*lines, *cleaning.notes])
 
 
-def write_report(path: Path, corpus: Corpus, cleaning: Cleaning, dropped: Dropped) -> None:
+def write_report(path: Path, corpus: Corpus, cleaning: Cleaning, examples: Examples) -> None:
     """Write a page with the counts, and examples for each rule."""
     n_pairs = len(cleaning.rules)
     counts = [[rule, MEANINGS[rule], f"{n:,}", f"{n / n_pairs:.2%}"] for rule, n in cleaning.counts.items()]
     sections = [Section("Rules", [Table(["rule", "pairs", "number", "share"], counts, words=frozenset({0, 1}))])]
-    for rule, examples in dropped.examples.items():
-        rows = [[f"{number:,}", *(_shown(line) for line in pair)] for number, *pair in examples]
+    for rule, of_rule in examples.by_rule.items():
+        rows = [[f"{number:,}", *(_shown(line) for line in pair)] for number, *pair in of_rule]
         table = Table(["line", "source", "target"], rows, words=frozenset({1, 2}))
         sections.append(Section(f"{rule}: {MEANINGS[rule]}", [table]))
     lead = f"{counted(n_pairs, 'pair')}: {cleaning.n_kept:,} kept, {n_pairs - cleaning.n_kept:,} dropped. "
@@ -79,5 +79,5 @@ def write_report(path: Path, corpus: Corpus, cleaning: Cleaning, dropped: Droppe
 
 
 def _shown(line: str) -> str:
-    cut = line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
-    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in cut)
+    part = line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in part)

@@ -151,8 +151,8 @@ class Findings:
 
 def _printable(evidence: str) -> str:
     """Return the text cut to 40 characters, with escapes for characters that would control a terminal."""
-    cut = evidence if len(evidence) <= 40 else f"{evidence[:39]}…"
-    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in cut)
+    part = evidence if len(evidence) <= 40 else f"{evidence[:39]}…"
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in part)
 
 
 class SideStatistics:
@@ -263,12 +263,13 @@ def verdict(report: CorpusReport) -> str:
         fatal = [KINDS[finding.kind] for finding in report.findings if finding.kind in FATAL]
         reason = "; ".join(dict.fromkeys(fatal)) or "every pair is blank on one side or both"
         return f"this text cannot be trained on: {reason}; correct the lines above and check again"
-    shared = sum(finding.count for finding in report.findings if finding.kind == "leak")
-    notes = f" {shared:,} validation pairs are also in training, which raises the validation scores." if shared else ""
-    if unrelated := sum(finding.count for finding in report.findings if finding.kind == "unrelated"):
-        notes += (
-            f" The sides of {unrelated:,} pairs hardly belong together: look for a lost line or a file in other order."
-        )
+    n_leaks = sum(finding.count for finding in report.findings if finding.kind == "leak")
+    notes = (
+        f" {n_leaks:,} validation pairs are also in training, which raises the validation scores." if n_leaks else ""
+    )
+    if n_unrelated := sum(finding.count for finding in report.findings if finding.kind == "unrelated"):
+        remedy = "look for a lost line or a file in other order"
+        notes += f" The sides of {n_unrelated:,} pairs hardly belong together: {remedy}."
     if report.suspects:
         share = _percent(report.suspects / report.pairs)
         return f"It can be trained on; {report.suspects:,} of {report.pairs:,} pairs ({share}) look wrong.{notes}"

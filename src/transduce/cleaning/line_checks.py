@@ -144,8 +144,8 @@ def _long_numbers(line: str) -> list[str]:
 
 def _share_digits(numbers: list[str], others: list[str]) -> bool:
     """Return True if a number of one side is within the digits of the other side, which may be grouped otherwise."""
-    joined, others_joined = "".join(numbers), "".join(others)
-    return any(n in others_joined for n in numbers) or any(n in joined for n in others)
+    digits, other_digits = "".join(numbers), "".join(others)
+    return any(n in other_digits for n in numbers) or any(n in digits for n in others)
 
 
 # ---- all pairs ---------------------------------------------------------------------------------------------------

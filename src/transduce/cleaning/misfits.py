@@ -32,7 +32,7 @@ LONGEST = 100  # words of a side that count
 VOCABULARY = 30_000  # words, without the rare ones
 STEM = 6  # characters of a word that count, so that its forms share their translations
 MOST_BINS = 100
-LEAST_IN_BIN = 20  # made misfits
+LEAST_IN_BIN = 20  # fakes
 RARE = 0.01  # of the density of the most frequent scores
 DIP = 0.1  # the same, where the density rises again
 NEAR = 3.0  # times the share of misfits: the densities where a pair is a misfit
@@ -116,8 +116,8 @@ class _Features:
         ]
         ends = [np.array([END.search(pair[side]) is not None for pair in pairs]) for side in (0, 1)]
         columns += [ends[0] & ~ends[1], ends[1] & ~ends[0]]
-        shared = np.array([len({*src} & {*tgt}) for src, tgt in zip(*words, strict=True)])
-        return np.stack([*columns, shared / np.minimum(*lengths).clip(min=1)], axis=1).astype(float)
+        n_common = np.array([len({*src} & {*tgt}) for src, tgt in zip(*words, strict=True)])
+        return np.stack([*columns, n_common / np.minimum(*lengths).clip(min=1)], axis=1).astype(float)
 
 
 def _translated(gains: Floats, lengths: NDArray[np.int64]) -> list[Floats]:
@@ -148,15 +148,15 @@ def _translated(gains: Floats, lengths: NDArray[np.int64]) -> list[Floats]:
 
 def _lengths(src: NDArray[np.generic], tgt: NDArray[np.generic]) -> list[Floats]:
     """Return features of the lengths of both sides, of which the sums over the corpus are made equal."""
-    scaled = src * (tgt.sum() / max(1, src.sum()))
-    deviations = (tgt - scaled) / np.sqrt(tgt + scaled + 1)
+    expectations = src * (tgt.sum() / max(1, src.sum()))
+    deviations = (tgt - expectations) / np.sqrt(tgt + expectations + 1)
     return [deviations, deviations.clip(min=0) ** 2, deviations.clip(max=0) ** 2]
 
 
 # ---- made misfits ------------------------------------------------------------------------------------------------
 
 
-def made_misfits(pairs: Sequence[Pair], generator: np.random.Generator) -> list[Pair]:
+def make_misfits(pairs: Sequence[Pair], generator: np.random.Generator) -> list[Pair]:
     """Return misfits made of `pairs`: in turn one with another target, and one of which a side is cut.
 
     Half of the other targets are of similar length, so that the length does not give them away.
@@ -222,40 +222,55 @@ def learn_misfits(sample: Sequence[Pair], seed: int = 1) -> Misfits:
     return first if np.count_nonzero(~is_misfit) < LEAST_GOOD else _learn(sample, ~is_misfit, seed)
 
 
-def _learn(sample: Sequence[Pair], teaches: NDArray[np.bool_], seed: int) -> Misfits:
-    """Return what the pairs that `teaches` names teach. The share is of misfits in the whole sample."""
+@dataclass(frozen=True)
+class _Examples:
+    """A sample and fakes, misfits that were made of its pairs. features: what computes features, by fold.
+
+    pairs, fakes: the features of both, the pairs in order. is_cut: True at the fakes of which a side is cut.
+    """
+
+    features: Sequence[_Features]
+    pairs: Floats
+    fakes: Floats
+    is_cut: NDArray[np.bool_]
+
+
+def _learn(sample: Sequence[Pair], is_good: NDArray[np.bool_], seed: int) -> Misfits:
+    """Return what the good pairs of a sample teach. The share is of misfits in the whole sample."""
     generator = np.random.default_rng(seed)
-    features, pairs, made, is_cut = _described(sample, teaches, generator)
-    good = pairs[teaches]
-    is_lesson = generator.random(len(made)) < 0.5  # the other made misfits show the density of their scores
-    lessons = np.concatenate([good[generator.random(len(good)) < 0.5], made[is_lesson]])
-    is_misfit = np.arange(len(lessons)) >= len(lessons) - np.count_nonzero(is_lesson)
-    mean, deviation = lessons.mean(axis=0), lessons.std(axis=0) + 1e-6
-    weights = _logistic(_expanded((lessons - mean) / deviation), is_misfit)
-    model = Misfits(features, mean, deviation, weights, 0.0, np.inf)
-    scores = model.of_features(pairs)
-    kinds = (model.of_features(made[~is_lesson & kind]) for kind in (is_cut, ~is_cut))  # a corpus may have only one
-    least = min(_valley(scores), *(_plateau(scores, of_made) for of_made in kinds))
+    examples = _examples(sample, is_good, generator)
+    is_lesson = generator.random(len(examples.fakes)) < 0.5  # the other fakes show the density of their scores
+    good = examples.pairs[is_good]
+    model = _fit(examples.features, good[generator.random(len(good)) < 0.5], examples.fakes[is_lesson])
+    scores = model.of_features(examples.pairs)
+    kinds = (examples.fakes[~is_lesson & kind] for kind in (examples.is_cut, ~examples.is_cut))
+    least = min(_valley(scores), *(_plateau(scores, model.of_features(fakes)) for fakes in kinds))  # or one kind only
     return replace(model, share=float(np.mean(scores >= least)), least=least)
 
 
-def _described(
-    sample: Sequence[Pair], teaches: NDArray[np.bool_], generator: np.random.Generator
-) -> tuple[list[_Features], Floats, Floats, NDArray[np.bool_]]:
-    """Return what computes features, by fold; the features of all pairs in order and of made misfits; which are cut."""
+def _fit(features: Sequence[_Features], pairs: Floats, fakes: Floats) -> Misfits:
+    """Return the model that tells fakes from pairs, by the features of both, without its share and least score."""
+    lessons = np.concatenate([pairs, fakes])
+    mean, deviation = lessons.mean(axis=0), lessons.std(axis=0) + 1e-6
+    weights = _logistic(_expanded((lessons - mean) / deviation), np.arange(len(lessons)) >= len(pairs))
+    return Misfits(features, mean, deviation, weights, 0.0, np.inf)
+
+
+def _examples(sample: Sequence[Pair], is_good: NDArray[np.bool_], generator: np.random.Generator) -> _Examples:
+    """Return the features of a sample, and of fakes that are made of its good pairs."""
     folds = np.arange(len(sample)) % FOLDS
     words = [(words_of(src), words_of(tgt)) for src, tgt in sample]
-    features = [_Features([words[i] for i in np.flatnonzero(teaches & (folds != fold))]) for fold in range(FOLDS)]
+    features = [_Features([words[i] for i in np.flatnonzero(is_good & (folds != fold))]) for fold in range(FOLDS)]
     of_pairs = dict[int, Floats]()
-    of_made, is_cut = list[Floats](), list[NDArray[np.bool_]]()
+    of_fakes, is_cut = list[Floats](), list[NDArray[np.bool_]]()
     for fold, describe in enumerate(features):
         members = np.flatnonzero(folds == fold).tolist()
         of_pairs |= zip(members, describe([sample[i] for i in members]), strict=True)
-        made = made_misfits([sample[i] for i in members if teaches[i]], generator)
-        of_made.append(describe(made))
-        is_cut.append(np.arange(len(made)) % 2 == 0)
+        fakes = make_misfits([sample[i] for i in members if is_good[i]], generator)
+        of_fakes.append(describe(fakes))
+        is_cut.append(np.arange(len(fakes)) % 2 == 0)
     in_order = np.stack([of_pairs[i] for i in range(len(sample))])
-    return features, in_order, np.concatenate(of_made), np.concatenate(is_cut)
+    return _Examples(features, in_order, np.concatenate(of_fakes), np.concatenate(is_cut))
 
 
 def _expanded(features: Floats) -> Floats:
@@ -278,15 +293,15 @@ def _logistic(features: Floats, is_misfit: NDArray[np.bool_], penalty: float = 3
     return weights
 
 
-def _plateau(corpus: Floats, made: Floats) -> float:
+def _plateau(corpus: Floats, fakes: Floats) -> float:
     """Return the score from which the corpus has about as many misfits as everywhere above; infinity if it has none.
 
-    corpus, made: the scores of the pairs of the corpus and of made misfits.
+    corpus, fakes: the scores of the pairs of the corpus, and of misfits that were made of them.
     """
-    n_bins = min(MOST_BINS, len(made) // LEAST_IN_BIN)
-    bounds = np.quantile(made, np.linspace(0, 1, n_bins + 1))
+    n_bins = min(MOST_BINS, len(fakes) // LEAST_IN_BIN)
+    bounds = np.quantile(fakes, np.linspace(0, 1, n_bins + 1))
     bounds[0], bounds[-1] = -np.inf, np.inf
-    quotients = np.histogram(corpus, bounds)[0] / np.histogram(made, bounds)[0].clip(min=1) * len(made) / len(corpus)
+    quotients = np.histogram(corpus, bounds)[0] / np.histogram(fakes, bounds)[0].clip(min=1) * len(fakes) / len(corpus)
     falling = _falling(quotients)
     share = float(np.median(falling[n_bins // 3 :]))
     n_above = int(np.count_nonzero(falling > NEAR * share))

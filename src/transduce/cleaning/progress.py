@@ -1,70 +1,48 @@
 """The progress of a job on stderr: a bar on a terminal, otherwise a line now and then, both with the time left."""
 
-import sys
 import time
 from collections.abc import Iterable, Iterator
-from types import TracebackType
 from typing import TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from transduce.config.recipes.auto import in_words
-from transduce.console import best_effort_stderr
+from transduce.training.progress import Progress
 
 T = TypeVar("T")
 
-SECONDS = {True: 0.5, False: 30.0}  # from one report to the next, on a terminal and elsewhere
+SECONDS_OF_BAR, SECONDS_OF_LINES = 0.5, 30.0  # from one report to the next
 SPEED_SECONDS = 1_800  # the bar averages the speed over this time, because it may move by whole portions
 
 
-class JobProgress:
-    """The progress of one step of a job, from `done` to `total` lines. As a context manager it shows the bar.
+class JobProgress(Progress):
+    """The progress of one step of a job, from line `start` to line `total`; None if that is unknown."""
 
-    total: None if it is unknown.
-    """
-
-    def __init__(self, step: str, total: int | None, done: int = 0) -> None:
+    def __init__(self, step: str, total: int | None, start: int = 0) -> None:
+        columns = (TextColumn(step), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        super().__init__(total, start, columns, transient=True, speed_estimate_period=SPEED_SECONDS)
         self._step = step
-        self._total = total
-        self._start = self._done = done
-        self._began = self._reported = time.monotonic()
-        self._is_shown = sys.stderr.isatty()
-        self._bar = Progress(
-            *(TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()),
-            console=Console(file=best_effort_stderr(), highlight=False, soft_wrap=True),
-            transient=True,
-            disable=not self._is_shown,
-            speed_estimate_period=SPEED_SECONDS,
-        )
-        self._task = self._bar.add_task(step, total=total, completed=done)
-
-    def __enter__(self) -> "JobProgress":
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
+        self._n_lines = start
+        self._reported_at = self.started_at
+        self._interval = SECONDS_OF_LINES if self.bar.disable else SECONDS_OF_BAR
 
     def advance(self, n: int = 1) -> None:
         """Count the next n lines."""
-        self._done += n
+        self._n_lines += n
         now = time.monotonic()
-        if now - self._reported < SECONDS[self._is_shown]:
+        if now - self._reported_at < self._interval:
             return
-        self._reported = now
-        self._bar.update(self._task, completed=self._done)
-        if not self._is_shown and self._done != self._total:
-            self._bar.console.print(self._line(now - self._began), markup=False)
+        self._reported_at = now
+        self.bar.update(self.task, completed=self._n_lines)
+        if self.bar.disable and self._n_lines != self.total:
+            self.print_lines([self._line()])
 
-    def _line(self, seconds: float) -> str:
-        """Return the progress as a line of text. seconds: since the start."""
-        if self._total is None:
-            return f"{self._step}: {self._done:,} lines"
-        minutes = seconds / 60 / (self._done - self._start) * (self._total - self._done)
-        return f"{self._step}: {self._done:,} of {self._total:,} lines, about {in_words(minutes)} left"
+    def _line(self) -> str:
+        """Return the progress as a line of text."""
+        if self.total is None:
+            return f"{self._step}: {self._n_lines:,} lines"
+        left = in_words(self.minutes_left(self._n_lines, self.total))
+        return f"{self._step}: {self._n_lines:,} of {self.total:,} lines, about {left} left"
 
 
 def tracked(items: Iterable[T], step: str, total: int | None) -> Iterator[T]:

@@ -110,12 +110,12 @@ def write_clean(
     paths: source, target, list of the dropped pairs; empty: write none of them. tag: a word to put before each kept
     source.
     """
-    from transduce.cleaning.clean_report import Dropped, summary, write_report
+    from transduce.cleaning.clean_report import Examples, summary, write_report
     from transduce.cli.output import output_file
 
     with ExitStack() as stack:
         files = [stack.enter_context(output_file(path)) for path in paths]
-        examples = Dropped.write(corpus, cleaning, files, f"{tag} " if tag else "")
+        examples = Examples.write(corpus, cleaning, files, f"{tag} " if tag else "")
     if report is not None:
         write_report(report, corpus, cleaning, examples)
     print(summary(cleaning))

@@ -188,9 +188,11 @@ class Job:
 
     def commands(self) -> list[str]:
         """Return the commands of the steps, without the table at the end."""
+        from transduce.cli.file_translation import TRANSLATIONS
+
         source, *targets = self.train
         src, tgt = self.text
-        made = self.translations / "translations"
+        outputs = self.translations / TRANSLATIONS
         nearest = ["--n-best", self.n_outputs, "--nearest", *targets, "--nearest-by", self.nearest_by]
         precision = ["--precision", self.precision] if self.precision else []
         backward = ["--backward", self.backward] if self.backward else []
@@ -201,8 +203,8 @@ class Job:
         model = self.out / "model"
         export = ["--to", "ctranslate2", "--precision", "int8", "--out", self.out / "ctranslate2"]
         steps = [
-            ["translate", *self.teacher, *precision, *choice, "--input", source, "--output", made],
-            ["clean", source, made, *backward, "--out", src, tgt],
+            ["translate", *self.teacher, *precision, *choice, "--input", source, "--output", outputs],
+            ["clean", source, outputs, *backward, "--out", src, tgt],
             ["train", "--from", self.teacher[0], *settings, *minutes, "--train", src, tgt, *valid, "--out", self.out],
             ["shortlist", model, "--src", src, "--tgt", tgt],
             ["export", model, *export],
@@ -238,16 +240,16 @@ class Job:
         source, *targets = self.train
         nearest = Nearest(targets[0], self.nearest_by) if targets and self.n_outputs > 1 else None
         options = DecodingOptions.from_arguments(n_best=self.n_outputs)
-        made = translate_file(Models(self.teacher, self.precision), source, self.translations, options, nearest)
-        corpus = Corpus(source, made)
-        inputs = [source, made, *([self.backward] if self.backward else [])]
+        outputs = translate_file(Models(self.teacher, self.precision), source, self.translations, options, nearest)
+        corpus = Corpus(source, outputs)
+        inputs = [source, outputs, *([self.backward] if self.backward else [])]
         with open_work(self.out / "cleaning", inputs, None) as work:  # it stays, to tell another --backward
             if has_work(work) and all(path.exists() for path in self.text):
                 return
             cleaning = find_bad_pairs(corpus, [], [], self.backward, work)
             if not cleaning.n_kept:
                 raise UserError(
-                    f"{made}: expected translations that transduce clean keeps; train the teacher for longer"
+                    f"{outputs}: expected translations that transduce clean keeps; train the teacher for longer"
                 )
             write_clean(corpus, cleaning, output_paths(self.text))
 
@@ -266,12 +268,12 @@ class Job:
         from transduce.interop.ctranslate2_export import export_ctranslate2
         from transduce.storage.run_choices import HELD_OUT
 
-        exported: Path | None = self.out / "ctranslate2"
+        export: Path | None = self.out / "ctranslate2"
         try:
-            if not exported.exists():
-                print(export_ctranslate2(student, exported, "int8"), file=sys.stderr)
+            if not export.exists():
+                print(export_ctranslate2(student, export, "int8"), file=sys.stderr)
         except UserError as problem:
             print(f"transduce: no export: {printable(str(problem))}", file=sys.stderr)
-            exported = None
+            export = None
         src, *tgt = self.valid or [self.out / HELD_OUT / name for name in ("valid.src", "valid.tgt")]
-        print(student_table(self.teacher, student, exported, Corpus(src, tgt[0] if tgt else None)))
+        print(student_table(self.teacher, student, export, Corpus(src, tgt[0] if tgt else None)))

@@ -48,14 +48,14 @@ class System:
         return sum(path.stat().st_size for path in files) / 1e6
 
 
-def student_table(teacher: Sequence[Path], student: Path, exported: Path | None, text: Corpus) -> str:
-    """Return the table, measured on at most 1,000 pairs of a text. exported: the student for CTranslate2, if any.
+def student_table(teacher: Sequence[Path], student: Path, export: Path | None, text: Corpus) -> str:
+    """Return the table, measured on at most 1,000 pairs of a text. export: the student for CTranslate2, if any.
 
     The systems take turns, and their speed is the median of the ratios in a round: other processes slow all of them.
     """
     pairs = [*islice(read_pairs(text), MOST_LINES)]
     sources, references = [src for src, _ in pairs], [tgt for _, tgt in pairs]
-    systems = _systems(teacher, student, exported)
+    systems = _systems(teacher, student, export)
     translators = [system.load() for system in systems]
     _measure(systems, translators, sources)
     rows = []
@@ -82,12 +82,12 @@ def _measure(systems: Sequence[System], translators: Sequence["AnyTranslator"], 
                 system.outputs = [translation.text for translation in outputs]
 
 
-def _systems(teacher: Sequence[Path], student: Path, exported: Path | None) -> list[System]:
+def _systems(teacher: Sequence[Path], student: Path, export: Path | None) -> list[System]:
     precisions = ("fp32", "int8") if devices.device().type == "cpu" else ("fp32",)
     both = (("teacher", teacher), ("student", [student]))
     systems = [System(name, folders, precision) for name, folders in both for precision in precisions]
     short = replace(DEFAULTS, shortlist=True)
     systems.append(System("student, shortlist", [student], precisions[-1], short))
-    if exported is not None and precisions[-1] == "int8":
-        systems.append(System("student, CTranslate2", [exported], "int8"))
+    if export is not None and precisions[-1] == "int8":
+        systems.append(System("student, CTranslate2", [export], "int8"))
     return systems

@@ -47,27 +47,27 @@ def add_noise(pair: Pair, noise: Mapping[Noise, float], random: Random) -> Pair:
     """Return a pair with the changes that `random` draws. noise: the probability of each. No side becomes blank."""
     for name, probability in noise.items():
         if random.random() < probability:
-            changed = CHANGES[name](*pair, random)
-            pair = pair if any(map(is_blank, changed)) else changed
+            result = CHANGES[name](*pair, random)
+            pair = pair if any(map(is_blank, result)) else result
     return pair
 
 
 def noisy_rows(rows: Rows, noise: Mapping[Noise, float], tokenizer: TokenizerLike, keys: np.ndarray) -> Rows:
     """Return pairs of ids with noise. Each is a function of its ids, `noise` and its key, uint64."""
     sources, targets = [*rows[0]], [*rows[1]]
-    changed = dict[int, Pair]()
+    pairs = dict[int, Pair]()
     for i, key in enumerate(keys.tolist()):
         random = Random(key)
-        drawn: dict[Noise, float] = {name: 1 for name, probability in noise.items() if random.random() < probability}
-        if drawn:
+        kinds: dict[Noise, float] = {name: 1 for name, probability in noise.items() if random.random() < probability}
+        if kinds:
             src, tgt = sources[i].tolist(), targets[i].tolist()
             pair = tokenizer.decode(src), tokenizer.target.decode(tgt)
-            text, target = add_noise(pair, drawn, random)
+            text, target = add_noise(pair, kinds, random)
             tag = tokenizer.vocabulary[src[0]] if tokenizer.tags else ""
-            changed[i] = f"{tag} {text}" if tag in tokenizer.tags else text, target
+            pairs[i] = f"{tag} {text}" if tag in tokenizer.tags else text, target
     for side, of_side in ((sources, tokenizer), (targets, tokenizer.target)):
-        texts = [pair[0 if side is sources else 1] for pair in changed.values()]
-        for i, ids in zip(changed, of_side.encode_batch(texts), strict=True):
+        texts = [pair[0 if side is sources else 1] for pair in pairs.values()]
+        for i, ids in zip(pairs, of_side.encode_batch(texts), strict=True):
             side[i] = np.array(ids, np.int64)
     return sources, targets
 
@@ -172,8 +172,8 @@ CHANGES: dict[Noise, Callable[[str, str, Random], Pair]] = {
 def _change_some(text: str, matches: Sequence[re.Match[str]], change: Callable[[str], str], random: Random) -> str:
     """Return a text in which one of `SHARE` matches is changed, at least one."""
     matches = [*matches]
-    chosen = [matches.pop(_number(len(matches), random)) for _ in range(-(-len(matches) // SHARE))]
-    for match in sorted(chosen, key=re.Match.start, reverse=True):
+    choice = [matches.pop(_number(len(matches), random)) for _ in range(-(-len(matches) // SHARE))]
+    for match in sorted(choice, key=re.Match.start, reverse=True):
         text = text[: match.start()] + change(match[0]) + text[match.end() :]
     return text
 

@@ -169,23 +169,31 @@ class Experts(nn.Module):
         """
         n, n_experts = gates.shape
         size = math.ceil(n * self.router.k / (PARTS * n_experts))
-        n_blocks = (PARTS + 1) * n_experts
-        is_chosen = gates.T != 0  # (N,n)
-        of_expert = (is_chosen.sum(dim=1) + size - 1) // size  # blocks of each expert, (N,)
-        ends = of_expert.cumsum(dim=0)
-        places = (ends - of_expert)[:, None] * size + is_chosen.cumsum(dim=1) - 1
-        places = places.where(is_chosen, n_blocks * size)  # (N,n); the last place is for pairs that are not chosen
-        numbers = torch.arange(n, device=tokens.device).expand_as(places)
-        rows = numbers.new_full((n_blocks * size + 1,), n).scatter(0, places.flatten(), numbers.flatten())[:-1]
-        numbers_of_blocks = torch.arange(n_blocks, device=tokens.device)
-        expert = torch.searchsorted(ends, numbers_of_blocks, right=True).clamp(max=n_experts - 1)  # of each block
+        rows, expert = _blocks(gates.T != 0, size)
         weights = [dict(network.named_parameters()) for network in self.networks]
         stacks = {name: torch.stack([of[name] for of in weights])[expert] for name in weights[0]}
-        inputs = F.pad(tokens, (0, 0, 0, 1))[rows].unflatten(0, (n_blocks, size))
+        inputs = F.pad(tokens, (0, 0, 0, 1))[rows].unflatten(0, (-1, size))
         outputs = torch.vmap(partial(functional_call, self.networks[0]))(stacks, inputs)
         factors = F.pad(gates, (0, 0, 0, 1))[rows, expert.repeat_interleave(size), None]
         parts = (factors * outputs.flatten(0, 1)).to(tokens.dtype)
         return F.pad(torch.zeros_like(tokens), (0, 0, 0, 1)).index_add(0, rows, parts)[:n]
+
+
+def _blocks(is_chosen: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return the token in each row of all blocks, n for padding, and the expert of each block.
+
+    is_chosen: True where an expert gets a token, (N,n). size: rows of a block.
+    """
+    n_experts, n = is_chosen.shape
+    n_blocks = (PARTS + 1) * n_experts
+    of_expert = (is_chosen.sum(dim=1) + size - 1) // size  # blocks of each expert, (N,)
+    ends = of_expert.cumsum(dim=0)
+    places = (ends - of_expert)[:, None] * size + is_chosen.cumsum(dim=1) - 1
+    places = places.where(is_chosen, n_blocks * size)  # (N,n); the last place is for pairs that are not chosen
+    tokens = torch.arange(n, device=is_chosen.device).expand_as(places)
+    rows = tokens.new_full((n_blocks * size + 1,), n).scatter(0, places.flatten(), tokens.flatten())[:-1]
+    blocks = torch.arange(n_blocks, device=is_chosen.device)
+    return rows, torch.searchsorted(ends, blocks, right=True).clamp(max=n_experts - 1)
 
 
 def experts(router: TopK | Switch, d_ff: int) -> Experts:

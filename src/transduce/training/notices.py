@@ -1,7 +1,7 @@
 """The lines that a run prints at its start and at its end."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +71,16 @@ def _threads(model: nn.Module) -> str:
     threads = torch.get_num_threads()
     n = halves.count(model, devices.device())
     return f"{threads} threads" + (f", {threads // n} for each half of a batch" if n > 1 else "")
+
+
+def texts(
+    batches: Batches, valid_pairs: Sequence[tuple[str, str]], valid_name: str, *, is_from_model: bool
+) -> list[str]:
+    """Return lines on characters and tags of the texts that do not fit the tokenizer."""
+    valid = TagCount(batches.tokenizer)
+    valid.see(src for src, _ in valid_pairs)
+    of_tags = tags(batches, valid, valid_name, is_from_model=is_from_model)
+    return [*split_characters(batches, is_from_model=is_from_model), *of_tags]
 
 
 MOST_BYTES = 0.1  # share of the tokens: 0.02 of French by a tokenizer of English and German, 0.8 of Japanese

@@ -7,9 +7,10 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
+from typing import Any, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from transduce.console import best_effort_stderr, printable
@@ -24,22 +25,27 @@ def print_lines(lines: Sequence[str]) -> None:
         console.print(printable(line, keep="\n"), markup=False)
 
 
-class TrainingProgress:
-    """The progress of a run, from step `start` to step `total`. As a context manager it shows the bar.
+Self = TypeVar("Self", bound="Progress")
 
-    quiet: print nothing, because another rank prints.
+
+class Progress:
+    """Progress from `start` to `total`, with a bar on a terminal. As a context manager it shows the bar.
+
+    total: None if it is unknown. columns: of the bar. quiet: print nothing. settings: of the bar.
     """
 
-    def __init__(self, total: int, start: int, *, quiet: bool = False) -> None:
+    def __init__(
+        self, total: int | None, start: int, columns: Sequence[ProgressColumn], *, quiet: bool = False, **settings: Any
+    ) -> None:
         self.console = Console(file=best_effort_stderr(), highlight=False, soft_wrap=True, quiet=quiet)
         self.total = total
         self.start = start
         self.started_at = time.monotonic()
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-        self.bar = Bar(*columns, console=self.console, disable=quiet or not sys.stderr.isatty())
+        is_shown = not quiet and sys.stderr.isatty()
+        self.bar = Bar(*columns, console=self.console, disable=not is_shown, **settings)
         self.task = self.bar.add_task("", total=total, completed=start)
 
-    def __enter__(self) -> "TrainingProgress":
+    def __enter__(self: Self) -> Self:
         self.bar.start()
         return self
 
@@ -48,10 +54,23 @@ class TrainingProgress:
     ) -> None:
         self.bar.stop()
 
-    def print_lines(self, lines: list[str]) -> None:
+    def print_lines(self, lines: Sequence[str]) -> None:
         """Print lines above the bar."""
         for line in lines:
             self.console.print(printable(line, keep="\n"), markup=False)
+
+    def minutes_left(self, done: int, total: int) -> float:
+        """Return the minutes until `total`, at the mean speed from the start to `done`."""
+        return (time.monotonic() - self.started_at) / 60 / (done - self.start) * (total - done)
+
+
+class TrainingProgress(Progress):
+    """The progress of a run, from step `start` to step `steps`. quiet: another rank prints."""
+
+    def __init__(self, steps: int, start: int, *, quiet: bool = False) -> None:
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        super().__init__(steps, start, columns, quiet=quiet)
+        self.steps = steps
 
     def advance(self, step: int) -> None:
         """Move the bar to `step`."""
@@ -64,8 +83,8 @@ class TrainingProgress:
             figures += f"  (machine busy: {report['processor_share']:.0%} of the processor time)"
         self.bar.update(self.task, description=figures)
         if self.bar.disable:
-            seconds = (time.monotonic() - self.started_at) / (step - self.start) * (self.total - step)
-            self.print_lines([f"step {step:,}/{self.total:,}  {figures}  {seconds / 60:.1f} min left"])
+            minutes = self.minutes_left(step, self.steps)
+            self.print_lines([f"step {step:,}/{self.steps:,}  {figures}  {minutes:.1f} min left"])
 
     def report_scores(self, step: int, scores: dict[str, float], is_best: bool) -> None:
         """Print the scores on the validation text."""
