@@ -1,4 +1,4 @@
-"""Marian models in Hugging Face's form: imported and exported models translate as they do in transformers."""
+"""Translation models in Hugging Face's form: imported and exported models translate as they do in transformers."""
 
 import io
 import json
@@ -13,17 +13,20 @@ import pytest
 import torch
 from support.calls import fork_transduce
 from support.random_models import CONFIG, random_model, save_to
-from support.toy_task import write_pairs
+from support.toy_task import Toy, write_pairs
 from support.trainings import CONFIG as TINY
 from support.trainings import train, with_train
 
 import transduce
 from transduce import UserError
+from transduce.cli.export import export
+from transduce.cli.import_ import import_
 from transduce.data.vocabulary import EOS
 from transduce.interop.marian_export import export_marian
 from transduce.interop.marian_import import import_marian
 from transduce.storage.model_folder import load_model
 from transduce.storage.more_tags import add_tags
+from transduce.training.weights import weights
 
 sentencepiece = pytest.importorskip("sentencepiece", reason="needs transduce[export]")
 transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
@@ -88,7 +91,7 @@ def hugging_face(folder: Path) -> tuple[Any, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-        return transformers.MarianMTModel.from_pretrained(folder).eval(), tokenizer
+        return transformers.AutoModelForSeq2SeqLM.from_pretrained(folder).eval(), tokenizer
 
 
 # ---- import ------------------------------------------------------------------------------------------------------
@@ -283,12 +286,19 @@ def test_weights_in_a_pickle_are_refused(tmp_path: Path) -> None:
         {"tie_src_tgt": False, "tie_output": False},
         {"n_layers": 3, "n_decoder_layers": 1},
         {"n_encoder_layers": 1, "n_decoder_layers": 3},
+        {"norm": "pre", "output_bias": True},
+        {"norm": "pre", "tie_output": False, "n_encoder_layers": 1},
     ],
     ids=str,
 )
 def test_an_exported_model_translates_the_same_in_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
     loaded = random_model(replace(CONFIG, **changes))
     assert "differ by" in export_marian(save_to(loaded, tmp_path / "model"), tmp_path / "out")
+    import_marian(tmp_path / "out", tmp_path / "again")
+    again = load_model(tmp_path / "again")
+    assert same_weights(again.model, loaded.model)
+    assert (again.config.search, again.config.data) == (loaded.config.search, loaded.config.data)
+    assert again.config.model.depths == loaded.config.model.depths
     theirs, tokenizer = hugging_face(tmp_path / "out")
     model = transduce.load(tmp_path / "model")
     for line, translation in zip(TEXTS, model.translate(TEXTS, loops="keep"), strict=True):
@@ -297,6 +307,44 @@ def test_an_exported_model_translates_the_same_in_transformers(changes: dict[str
         length = 1 + len(translation.pieces)
         ids = theirs.generate(tokens["input_ids"], attention_mask=tokens["attention_mask"], max_length=length)[0]
         assert loaded.tokenizer.pieces(ids.tolist()[1:]) == list(translation.pieces)
+
+
+def same_weights(model: Any, other: Any) -> bool:
+    first, second = weights(model), weights(other)
+    return first.keys() == second.keys() and all(values.equal(second[name]) for name, values in first.items())
+
+
+def test_a_trained_model_has_our_greedy_and_beam_text_in_transformers(
+    toy: Toy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    export(toy.model, tmp_path / "out", to="huggingface")
+    assert "transformers divides by |Y|^0.6" in capsys.readouterr().err
+    theirs, tokenizer = hugging_face(tmp_path / "out")
+    model = transduce.load(toy.model)
+    lines = [*toy.unseen[:100], "a </s> b", "<s>"]  # control tokens in a text are text
+    tokens = tokenizer(lines, return_tensors="pt", padding=True)
+    assert tokens["attention_mask"].sum(1).tolist() == [len(ids) + 1 for ids in model.tokenizer.encode_batch(lines)]
+    for beam_size in (1, 4):
+        output = theirs.generate(**tokens, num_beams=beam_size)
+        texts = [t.text for t in model.translate(lines, beam_size=beam_size, length_penalty="power", loops="keep")]
+        assert tokenizer.batch_decode(output, skip_special_tokens=True)[:100] == texts[:100]
+    import_("huggingface", tmp_path / "out", tmp_path / "again")
+    assert same_weights(load_model(tmp_path / "again").model, load_model(toy.model).model)
+    assert transduce.load(tmp_path / "again").translate(lines) == model.translate(lines)
+
+
+def test_a_model_that_learned_more_in_transformers_can_be_imported(tmp_path: Path) -> None:
+    loaded = random_model(replace(CONFIG, attention_bias=False))
+    export_marian(save_to(loaded, tmp_path / "model"), tmp_path / "out")
+    theirs, tokenizer = hugging_face(tmp_path / "out")
+    theirs.model.encoder.layers[0].self_attn.q_proj.bias.data += 1
+    theirs.final_logits_bias.fill_(0.5)
+    theirs.save_pretrained(tmp_path / "tuned")
+    tokenizer.save_pretrained(tmp_path / "tuned")
+    import_marian(tmp_path / "tuned", tmp_path / "again")
+    again = load_model(tmp_path / "again").model
+    assert weights(again)["encoder.0.self_attention.w_q.bias"].eq(1).all()
+    assert weights(again)["output.bias"].eq(0.5).all()
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
@@ -353,7 +401,7 @@ TEXTS = ["a b c", "d", "f e d c b a", "Zürich ist schön."]
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"norm": "pre"}, "model.norm='pre'"),
+        ({"norm": "pre", "tie_src_tgt": False}, "model.tie_src_tgt=False: expected True with model.norm='pre'"),
         ({"positions": "tensor2tensor"}, "model.positions='tensor2tensor'"),
         ({"d_k": 4}, "model.d_k=4"),
     ],

@@ -17,7 +17,7 @@ def export(
 ) -> None:
     """Write a model for another program.
 
-    For CTranslate2, Argos Translate and Marian, the command checks that the other program computes the same outputs.
+    For a translation model, the command checks that the other program computes the same outputs.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ def export(
         The new folder; for argos the new file, whose name ends with .argosmodel.
     to
         ctranslate2: `transduce translate` then runs without PyTorch. argos: a package that Argos Translate and
-        LibreTranslate install. marian: MarianMTModel of Hugging Face's
-        transformers. huggingface: a language model that was trained here, for transformers and other programs.
+        LibreTranslate install. huggingface: a translation model or a language model for Hugging Face's transformers
+        and other programs. marian: another name of huggingface.
     precision
         Precision of the stored weights, for CTranslate2 and Argos Translate: fp32, or int8, which takes a quarter of
         the space and rounds the weights.
@@ -40,7 +40,7 @@ def export(
     transduce export run/model --to ctranslate2 --out exported
     transduce export run/model --to ctranslate2 --out small --precision int8
     transduce export run/model --to argos --languages en-de --out my.argosmodel
-    transduce export gpt/model --to huggingface --out gpt-for-transformers
+    transduce export run/model --to huggingface --out for-transformers
     """
     if to not in ("ctranslate2", "argos") and precision != "fp32":
         raise UserError(f"--precision={precision}: must not be set with --to {to}; leave it out")
@@ -54,16 +54,23 @@ def export(
 
         source, target = ((code, name_of(code)) for code in pair_of(languages))
         summary = export_argos(model, out, source, target, precision)
-    elif to == "huggingface":
-        from transduce.family.inference.model_folder import export_member
-
-        summary = export_member(model, out)
-    elif to == "marian":
-        from transduce.interop.marian_export import export_marian
-
-        summary = export_marian(model, out)
+    elif to in ("huggingface", "marian"):
+        summary = _export_to_hugging_face(model, out)
     else:
         from transduce.interop.ctranslate2_export import export_ctranslate2
 
         summary = export_ctranslate2(model, out, precision)
     print(summary, file=sys.stderr)
+
+
+def _export_to_hugging_face(model: Path, out: Path) -> str:
+    from transduce.config.schema import ModelConfig
+    from transduce.storage.model_folder import load_config
+
+    if isinstance(load_config(model).model, ModelConfig):
+        from transduce.interop.marian_export import export_marian
+
+        return export_marian(model, out)
+    from transduce.family.inference.model_folder import export_member
+
+    return export_member(model, out)

@@ -1,23 +1,30 @@
-"""Marian models in Hugging Face's form: MarianMTModel, the class of the public OPUS-MT models; names of parameters.
+"""Translation models in Hugging Face's form: Marian, the class of the public OPUS-MT models, and Pegasus.
 
-`marian_import` and `marian_export` convert models.
+`marian_import` and `marian_export` convert models. Marian is post-norm. Pegasus is the same network with pre-norm, and
+its parameters have the same names.
 
-Both programs compute the post-norm Transformer. These points differ in Marian:
+All programs compute the same Transformer. These points differ in Hugging Face's:
 - The positions have all sines first ("halves"). For a model with interleaved positions the export reorders the
   dimensions of the whole model.
 - LayerNorm has eps 1e-5, and the length penalty is |Y|^alpha.
-- Outputs start with the padding token. The import maps the token ids (`transduce.data.sentencepiece_pair`).
+- Outputs of OPUS-MT start with the padding token. The import maps the token ids (`transduce.data.sentencepiece_pair`).
 """
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
 
 from transduce.config.schema import ModelConfig
 
-EPS = 1e-5  # of Marian's LayerNorm; no configuration changes it
+EPS = 1e-5  # of their LayerNorm; no configuration changes it
+MODEL_TYPES = {"post": "marian", "pre": "pegasus"}  # in config.json, by model.norm
 # Our parameters that have a row for each id.
 OF_THE_VOCABULARY = ("src_embedding.weight", "tgt_embedding.weight", "output.weight", "output.bias")
 
 
 def marian_names(config: ModelConfig) -> dict[str, str]:
-    """Return Marian's name of each of our parameters."""
+    """Return the name of each of our parameters in Marian and in Pegasus."""
     names = {"src_embedding.weight": "model.shared.weight"}
     if not config.tie_src_tgt:
         names["src_embedding.weight"] = "model.encoder.embed_tokens.weight"
@@ -40,4 +47,26 @@ def marian_names(config: ModelConfig) -> dict[str, str]:
             for ours, theirs in parts_of_stack.items():
                 for kind in ("weight", "bias"):
                     names[f"{stack}.{i}.{ours}.{kind}"] = f"model.{stack}.layers.{i}.{theirs}.{kind}"
+        if config.norm == "pre":
+            names |= {f"{stack}_norm.{kind}": f"model.{stack}.layer_norm.{kind}" for kind in ("weight", "bias")}
     return names
+
+
+def sines_first(d_model: int) -> Tensor:
+    """Return the order of the dimensions of a model that has interleaved positions: even ones, then odd ones."""
+    return torch.tensor([*range(0, d_model, 2), *range(1, d_model, 2)])
+
+
+def with_order(parameters: Mapping[str, Tensor], order: Tensor) -> dict[str, Tensor]:
+    """Return the same model, by our names, with the dimensions of the residual stream in another order."""
+    reordered = {}
+    for name, values in parameters.items():
+        if name == "output.bias":
+            reordered[name] = values
+        elif "norm." in name or name.split(".")[-2] in ("w_o", "w_2"):
+            reordered[name] = values[order]
+        elif name.endswith("bias"):
+            reordered[name] = values
+        else:
+            reordered[name] = values[:, order].contiguous()
+    return reordered

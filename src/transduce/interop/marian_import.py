@@ -1,7 +1,11 @@
-"""Import a Marian model in Hugging Face's form as a model folder (`transduce.interop.marian`)."""
+"""Import a model in Hugging Face's form as a model folder (`transduce.interop.marian`).
+
+It is a Marian model such as the OPUS-MT models, with their sentencepiece files, or one that `marian_export` wrote.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +15,28 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from transduce.config.files import from_json
 from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig
 from transduce.config.validation import problems, type_name
 from transduce.console import in_markdown
 from transduce.data.sentencepiece_pair import UNKNOWN, SentencePieces, document, processor
-from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK
+from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import BOS, CONTROLS, PAD, UNK, TokenizerLike
 from transduce.errors import UserError
-from transduce.interop.marian import EPS, OF_THE_VOCABULARY, marian_names
+from transduce.interop.marian import EPS, MODEL_TYPES, OF_THE_VOCABULARY, marian_names, sines_first, with_order
 from transduce.model.transformer import Transformer
 from transduce.storage.model_folder import save_model
 from transduce.training.weights import check_shapes, set_weights, weights
 
 Settings = Mapping[str, Any]  # the content of config.json
+Ids = Mapping[str, int]  # the token id of each piece in Hugging Face's form
+Order = list[int | None]  # for each of our ids the id in Hugging Face's form; None for unused rows
 
 UNUSED_BIAS = -1e4  # output bias of unused ids, which gives them the probability 0
 
 
 def import_marian(folder: Path, out: Path) -> None:
-    """Write the Marian model in `folder` as the model folder `out`.
+    """Write the model in `folder` as the model folder `out`.
 
     Raises UserError for a model that transduce would not compute the same way.
     """
@@ -39,35 +47,28 @@ def import_marian(folder: Path, out: Path) -> None:
     generation = _json(folder / "generation_config.json") if (folder / "generation_config.json").exists() else {}
     # In generation_config.json null means the default.
     settings |= {key: generation[key] for key in ("num_beams", "length_penalty") if generation.get(key) is not None}
-    ids = _json(folder / "vocab.json")
-    wrong = _type_problems(settings, ids) or _import_problems(folder, settings, ids)
+    is_ours = not (folder / "vocab.json").exists()
+    vocabularies = _own_vocabularies(folder) if is_ours else _vocabularies(folder)
+    wrong = _type_problems(settings, vocabularies, is_ours=is_ours) or _import_problems(settings, vocabularies, is_ours)
     if wrong:
         raise UserError("\n".join([f"{folder}: expected a model that transduce can build", *(f"  {p}" for p in wrong)]))
-    order = _order(settings, ids)
-    pieces = [*CONTROLS, *(_piece(ids)[token] for token in order[4:] if token is not None)]
-    source, target = (_sentencepiece_model(folder / f"{side}.spm") for side in ("source", "target"))
-    tokenizer = SentencePieces(document(source, target, pieces))
-    config = _config(settings, len(order), folder / "config.json")
+    tokenizer = Tokenizer.load(folder / "tokenizer.json") if is_ours else _sentence_pieces(folder, vocabularies)
     where = folder / "model.safetensors"
-    tensors = _imported(_tensors(where), config.model, order, where)
+    tensors = _tensors(where, len(vocabularies[-1]))
+    config = _config(settings, tensors, tokenizer, folder / "config.json")
+    parameters = _imported(tensors, config.model, _orders(vocabularies, tokenizer), where)
     with torch.device("meta"):  # before memory is allocated for the sizes in config.json
-        check_shapes(Transformer(config.model), {name: (*values.shape,) for name, values in tensors.items()}, where)
+        check_shapes(Transformer(config.model), {name: (*values.shape,) for name, values in parameters.items()}, where)
     model = Transformer(config.model)
-    set_weights(model, tensors, where)
-    card = f"# A translation model\n\nImported from the Marian model in {in_markdown(folder.absolute())}.\n"
+    set_weights(model, parameters, where)
+    card = f"# A translation model\n\nImported from the model in {in_markdown(folder.absolute())}.\n"
     save_model(out, weights(model), config, tokenizer, card)
 
 
-FILES = ("config.json", "model.safetensors", "vocab.json", "source.spm", "target.spm")
-# Required values of Marian's configuration; a missing key counts as the required value.
-EXPECTED = {
-    "model_type": "marian",
-    "scale_embedding": True,
-    "normalize_before": False,
-    "normalize_embedding": False,
-    "add_final_layer_norm": False,
-    "static_position_embeddings": True,
-}
+FILES = ("config.json", "model.safetensors")
+PIECES = ("vocab.json", "source.spm", "target.spm")
+# Required values of the configuration; a missing key counts as the required value. Two more are in `_import_problems`.
+EXPECTED = {"scale_embedding": True, "normalize_embedding": False, "static_position_embeddings": True}
 SIDES = ("encoder", "decoder")
 SAME = ("ffn_dim", "attention_heads")  # must be equal in encoder and decoder
 REQUIRED = {
@@ -85,7 +86,17 @@ OPTIONAL = {  # type and default
 }
 
 
-def _type_problems(settings: Settings, ids: Mapping[str, int]) -> list[str]:
+def _vocabularies(folder: Path) -> list[Ids]:
+    """Return the vocabulary of a Marian model, or the vocabularies of its source and its target."""
+    return [_json(folder / name) for name in ("vocab.json", "target_vocab.json") if (folder / name).exists()]
+
+
+def _own_vocabularies(folder: Path) -> list[Ids]:
+    """Return the vocabulary of a folder that `marian_export` wrote."""
+    return [{piece: i for i, piece in enumerate(Tokenizer.load(folder / "tokenizer.json").vocabulary)}]
+
+
+def _type_problems(settings: Settings, vocabularies: Sequence[Ids], *, is_ours: bool) -> list[str]:
     """Return a line for each value of config.json that is missing or of a wrong type, and for wrong pieces."""
     types = {**REQUIRED, **{key: kind for key, (kind, _) in OPTIONAL.items() if key in settings}}
     wrong = []
@@ -95,10 +106,11 @@ def _type_problems(settings: Settings, ids: Mapping[str, int]) -> list[str]:
         except msgspec.ValidationError:
             value = repr(settings[key]) if key in settings else "not in config.json"
             wrong.append(f"{key}={value}: expected {type_name(kind)}")
-    if not all(type(token) is int for token in ids.values()):
+    if not all(type(token) is int for ids in vocabularies for token in ids.values()):
         wrong.append("vocab.json: expected an integer for each piece")
     reserved = {*CONTROLS, UNKNOWN} - {"</s>", "<unk>", "<pad>"}
-    unusable = [piece for piece in ids if piece in reserved or not _is_text(piece)]
+    pieces = [] if is_ours else [piece for ids in vocabularies for piece in ids]
+    unusable = [piece for piece in pieces if piece in reserved or not _is_text(piece)]
     if unusable:
         names = " and ".join(sorted(reserved))
         wrong.append(f"vocab.json: expected pieces that are text, other than {names}, not {unusable[0]!a}")
@@ -114,36 +126,43 @@ def _is_text(piece: str) -> bool:
     return True
 
 
-def _import_problems(folder: Path, settings: Settings, ids: Mapping[str, int]) -> list[str]:
-    """Return a line for each property of a Marian model that transduce cannot build. ids: token id of each piece."""
-    values = {key: settings.get(key, value) for key, value in EXPECTED.items()}
-    wrong = [f"{key}={values[key]!r}: expected {value!r}" for key, value in EXPECTED.items() if values[key] != value]
+def _import_problems(settings: Settings, vocabularies: Sequence[Ids], is_ours: bool) -> list[str]:
+    """Return a line for each property of the model that transduce cannot build."""
+    is_pre = settings.get("model_type") == MODEL_TYPES["pre"]
+    expected = {**EXPECTED, "normalize_before": is_pre, "add_final_layer_norm": is_pre}
+    values = {key: settings.get(key, value) for key, value in expected.items()}
+    wrong = [f"{key}={values[key]!r}: expected {value!r}" for key, value in expected.items() if values[key] != value]
+    if settings.get("model_type") not in MODEL_TYPES.values():
+        wrong.append(f"model_type={settings.get('model_type')!r}: expected 'marian' or 'pegasus'")
     for key in SAME:
         sides = [settings[f"{side}_{key}"] for side in SIDES]
         if sides[0] != sides[1]:
             wrong.append(f"encoder_{key}={sides[0]} and decoder_{key}={sides[1]}: expected equal values")
     if settings["activation_function"] not in ("swish", "silu", "relu"):
         wrong.append(f"activation_function={settings['activation_function']!r}: expected 'swish' or 'relu'")
-    vocab_size = settings["vocab_size"]
-    if settings.get("decoder_vocab_size") not in (None, vocab_size) or (folder / "target_vocab.json").exists():
-        wrong.append("vocab.json: expected one vocabulary for both languages, not one for each")
-    start = settings["decoder_start_token_id"]
     pad = settings["pad_token_id"]
-    if pad != start:
-        wrong.append(f"decoder_start_token_id={start}: expected pad_token_id={pad}")
-    if sorted(ids.values()) != list(range(len(ids))) or len(ids) != vocab_size:
-        wrong.append(f"vocab.json: expected the ids 0 to {vocab_size} - 1, each once, not {len(ids)} pieces")
-    for key, piece in (("eos_token_id", "</s>"), ("pad_token_id", "<pad>")):
-        if ids.get(piece) != settings[key]:
-            wrong.append(f"{key}={settings[key]}: expected {ids.get(piece)}, the id of {piece} in vocab.json")
-    if "<unk>" not in ids:
-        wrong.append("vocab.json: expected the piece <unk>")
+    start = BOS if is_ours else pad
+    if settings["decoder_start_token_id"] != start:
+        wrong.append(f"decoder_start_token_id={settings['decoder_start_token_id']}: expected pad_token_id={start}")
+    sizes = [settings["vocab_size"], settings.get("decoder_vocab_size") or settings["vocab_size"]]
+    for ids, size, name in zip((vocabularies[0], vocabularies[-1]), sizes, ("vocab", "target_vocab"), strict=True):
+        if sorted(ids.values()) != list(range(len(ids))) or len(ids) != size:
+            wrong.append(f"{name}.json: expected the ids 0 to {size} - 1, each once, not {len(ids)} pieces")
+        for key, piece in (("eos_token_id", "</s>"), ("pad_token_id", "<pad>")):
+            if ids.get(piece) != settings[key]:
+                wrong.append(f"{key}={settings[key]}: expected {ids.get(piece)}, the id of {piece} in {name}.json")
+        if "<unk>" not in ids:
+            wrong.append(f"{name}.json: expected the piece <unk>")
+    if len(vocabularies) > 1 and settings.get("share_encoder_decoder_embeddings", True):
+        wrong.append("share_encoder_decoder_embeddings=True: expected False with target_vocab.json")
     return wrong
 
 
 def _check_files(folder: Path) -> None:
     """Raise UserError if a file of the model is missing, or the weights are a pickle."""
-    missing = [name for name in FILES if not (folder / name).is_file()]
+    is_ours = (folder / "tokenizer.json").is_file() and not (folder / "vocab.json").exists()
+    needed = FILES if is_ours else (*FILES, *PIECES)
+    missing = [name for name in needed if not (folder / name).is_file()]
     if missing == ["model.safetensors"] and (folder / "pytorch_model.bin").exists():
         raise UserError(
             f"{folder}: expected model.safetensors, not pytorch_model.bin, a pickle, which can run code when it is "
@@ -174,33 +193,50 @@ def _sentencepiece_model(path: Path) -> bytes:
     return content
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def _tensors(path: Path, output_size: int) -> dict[str, Tensor]:
+    """Return the tensors in 32 bits, with an output bias (output_size,)."""
     try:
         tensors = safetensors.torch.load_file(path)
     except (safetensors.SafetensorError, ValueError, KeyError) as problem:
         raise UserError(f"{path}: expected readable tensors ({problem}); use another copy") from None
-    return {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    tensors = {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    bias = tensors.get("final_logits_bias", torch.zeros(output_size))
+    return {**tensors, "final_logits_bias": bias.reshape(-1)}
 
 
-def _piece(ids: Mapping[str, int]) -> dict[int, str]:
-    return {i: UNKNOWN if piece == "<unk>" else piece for piece, i in ids.items()}
+def _sentence_pieces(folder: Path, vocabularies: Sequence[Ids]) -> SentencePieces:
+    """Return the tokenizer of a Marian model. Its vocabulary has the pieces of the source, then those of the target."""
+    pieces = [piece for ids in vocabularies for piece in sorted(ids, key=ids.__getitem__)]
+    names = {"<unk>": UNKNOWN}
+    ours = dict.fromkeys(names.get(piece, piece) for piece in pieces if piece not in ("</s>", "<pad>"))
+    source, target = (_sentencepiece_model(folder / f"{side}.spm") for side in ("source", "target"))
+    return SentencePieces(document(source, target, [*CONTROLS, *ours]))
 
 
-def _order(settings: Settings, ids: Mapping[str, int]) -> list[int | None]:
-    """Return Marian's token id for each of ours; None for unused rows."""
-    pad = settings["pad_token_id"]
-    eos = settings["eos_token_id"]
-    controls = {PAD: None, BOS: pad, EOS: eos, UNK: None}
-    return [*(controls[i] for i in range(4)), *(i for i in range(len(ids)) if i not in (pad, eos))]
+def _orders(vocabularies: Sequence[Ids], tokenizer: TokenizerLike) -> tuple[Order, Order]:
+    """Return the order of the rows of the source, and of the target."""
+    if not isinstance(tokenizer, SentencePieces):
+        order: Order = [*range(tokenizer.vocab_size)]
+        return order, order
+    names = {CONTROLS[BOS]: "<pad>", UNKNOWN: "<unk>", CONTROLS[PAD]: "", CONTROLS[UNK]: ""}
+    source, *_, target = ([ids.get(names.get(p, p)) for p in tokenizer.vocabulary] for ids in [*vocabularies] * 2)
+    return source, target
 
 
-def _config(settings: Settings, vocab_size: int, where: Path) -> Config:
-    """Return Marian's settings as a configuration of ours. Raises UserError if they are not valid."""
+def _config(settings: Settings, tensors: Mapping[str, Tensor], tokenizer: TokenizerLike, where: Path) -> Config:
+    """Return the settings as a configuration of ours. Raises UserError if they are not valid.
+
+    `marian_export` stored its whole configuration. From there are the settings that Hugging Face's form lacks; what
+    another program may have changed is as the tensors are.
+    """
+    stored = settings.get("transduce")
+    ours = None if stored is None else from_json(json.dumps(stored), where)
     values = {key: settings.get(key, default) for key, (_, default) in OPTIONAL.items()}
-    ties_weights = values["tie_word_embeddings"]  # False: the embeddings are separate, whatever other keys say
+    is_tied = values["tie_word_embeddings"]  # False: the embeddings are separate, whatever other keys say
     encoder, decoder = (settings[f"{side}_layers"] for side in SIDES)
+    attention_biases = [values for name, values in tensors.items() if name.endswith("_proj.bias")]
     model = ModelConfig(
-        vocab_size=vocab_size,
+        vocab_size=tokenizer.vocab_size,
         d_model=settings["d_model"],
         n_layers=encoder,
         n_decoder_layers=None if decoder == encoder else decoder,
@@ -208,35 +244,46 @@ def _config(settings: Settings, vocab_size: int, where: Path) -> Config:
         d_ff=settings["encoder_ffn_dim"],
         activation="relu" if settings["activation_function"] == "relu" else "swish",
         dropout=float(values["dropout"]),
-        norm_eps=EPS,
-        positions="halves",
-        tie_src_tgt=ties_weights and values["share_encoder_decoder_embeddings"],
-        tie_output=ties_weights,
-        output_bias=True,
+        norm="pre" if settings["model_type"] == MODEL_TYPES["pre"] else "post",
+        norm_eps=ours.model.norm_eps if ours else EPS,
+        positions=ours.model.positions if ours else "halves",
+        attention_bias=ours is None or any(bias.any() for bias in attention_biases),
+        tie_src_tgt=(is_tied and values["share_encoder_decoder_embeddings"]) or _are_equal(tensors, *EMBEDDINGS),
+        tie_output=is_tied or _are_equal(tensors, EMBEDDINGS[1], "lm_head.weight"),
+        output_bias=ours is None or bool(tensors["final_logits_bias"].any()),
     )
     search = SearchConfig(beam_size=values["num_beams"], alpha=float(values["length_penalty"]), length_penalty="power")
     longest = values["max_position_embeddings"]
-    config = Config(model, DataConfig("sentencepiece", vocab_size=vocab_size, max_tokens=longest), search=search)
+    data = DataConfig("sentencepiece", vocab_size=tokenizer.vocab_size, max_tokens=longest)
+    config = replace(ours, model=model) if ours else Config(model, data, search=search)
     if wrong := problems(config):
         raise UserError(f"{where}: expected a model that transduce can build; " + "; ".join(wrong))
     return config
 
 
-def _imported(
-    tensors: dict[str, Tensor], config: ModelConfig, order: list[int | None], where: Path
-) -> dict[str, Tensor]:
-    """Return our parameters from Marian's tensors, by our names.
+EMBEDDINGS = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
 
-    order: the result of `_order`. where: the file, for messages. Raises UserError if a tensor is missing, unused, or
-    has another vocabulary size.
+
+def _are_equal(tensors: Mapping[str, Tensor], name: str, other: str) -> bool:
+    return name in tensors and other in tensors and torch.equal(tensors[name], tensors[other])
+
+
+def _imported(
+    tensors: dict[str, Tensor], config: ModelConfig, orders: tuple[Order, Order], where: Path
+) -> dict[str, Tensor]:
+    """Return our parameters from tensors in Hugging Face's form, by our names.
+
+    where: the file, for messages. Raises UserError if a tensor is missing, unused, or has another vocabulary size.
     """
-    tensors.setdefault("final_logits_bias", torch.zeros(1, len(order) - 2))
-    tensors["final_logits_bias"] = tensors["final_logits_bias"].reshape(-1)
     names = marian_names(config)
+    if config.tie_src_tgt and EMBEDDINGS[0] in tensors:
+        tensors["model.shared.weight"] = tensors[EMBEDDINGS[0]]
     ignored = {name for name in tensors if name.endswith("embed_positions.weight")}
-    ignored |= {f"model.{side}.embed_tokens.weight" for side in ("encoder", "decoder") if config.tie_src_tgt}
+    ignored |= {*EMBEDDINGS} if config.tie_src_tgt else {"model.shared.weight"}
     ignored |= {"lm_head.weight"} if config.tie_output else set()
-    ignored |= {"model.shared.weight"} if not config.tie_src_tgt else set()
+    ignored |= {"final_logits_bias"} if not config.output_bias else set()
+    ignored |= {n for n in tensors if n.endswith("_proj.bias")} if not config.attention_bias else set()
+    names = {ours: theirs for ours, theirs in names.items() if theirs not in ignored}
     unmatched = sorted((tensors.keys() - ignored) ^ set(names.values()))
     if unmatched:
         raise UserError(
@@ -246,16 +293,17 @@ def _imported(
     parameters = {ours: tensors[theirs].contiguous() for ours, theirs in names.items()}
     for name in OF_THE_VOCABULARY:
         if name in parameters:
-            if parameters[name].shape[:1] != (len(order) - 2,):
-                raise UserError(
-                    f"{where}: expected a row of {names[name]} for each piece of vocab.json; use another copy"
-                )
+            order = orders[0 if name == "src_embedding.weight" else 1]
+            if parameters[name].shape[:1] != (len(order) - order.count(None),):
+                raise UserError(f"{where}: expected a row of {names[name]} for each piece; use another copy")
             parameters[name] = _reordered(parameters[name], order, UNUSED_BIAS if name == "output.bias" else 0.0)
+    if config.positions == "interleaved":
+        return with_order(parameters, sines_first(config.d_model).argsort())
     return parameters
 
 
-def _reordered(rows: Tensor, order: list[int | None], unused: float) -> Tensor:
-    """Return `rows` in the order of our token ids. unused: value of the rows for which Marian has no id."""
+def _reordered(rows: Tensor, order: Order, unused: float) -> Tensor:
+    """Return `rows` in the order of our token ids. unused: value of the rows that have no id in Hugging Face's form."""
     reordered = torch.full((len(order), *rows.shape[1:]), unused)
     pairs = [(ours, theirs) for ours, theirs in enumerate(order) if theirs is not None]
     reordered[[ours for ours, _ in pairs]] = rows[[theirs for _, theirs in pairs]]
