@@ -10,7 +10,7 @@ includes reading and detokenising, not loading. Then each side translates single
 - "transduce int8,5": int8 with a lookahead of 5. Without a lookahead our search is exact. The peers end a search when
   as many hypotheses have ended as the beam has.
 - Length penalty of the peers: length^0.6, the nearest to the paper's that they have.
-- Hugging Face's Marian is post-norm. The weights of a pre-norm model go into its M2M100.
+- Hugging Face's Marian is post-norm. The weights of a pre-norm model go into its Pegasus.
 - With --level, no program uses other instructions than those of a level of our kernels.
 - With --processor-time, speeds and latencies are in processor time of all threads, for a busy machine.
 - A ratio is of our best setting, or with "exact" of our default. The lowest ratios are over all models.
@@ -87,9 +87,7 @@ class Side:
 def start_sides(args: argparse.Namespace, model: Path, folder: Path) -> list[Side]:
     """Export the model for each program and start a worker for each side."""
     python = install("translate", PACKAGES)
-    folders = {"transduce": model, "ctranslate2": export(model, "ctranslate2", folder)}
-    norm = json.loads((model / "config.json").read_text(encoding="utf-8"))["model"]["norm"]
-    folders["huggingface"] = export(model, "marian", folder) if norm == "post" else model
+    folders = {"transduce": model, **{form: export(model, form, folder) for form in ("ctranslate2", "huggingface")}}
     sides = []
     for i, name in enumerate(args.sides or sides_of(args.threads)):
         program = name.split(" ")[0]

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 # The finder of an editable installation would come before the checkout on PYTHONPATH.
 sys.meta_path = [finder for finder in sys.meta_path if not type(finder).__name__.startswith("ScikitBuild")]
@@ -67,7 +66,7 @@ def ctranslate2(kind: str, folder: Path, threads: int) -> Translate:
 
 def huggingface(precision: str, folder: Path, threads: int) -> Translate:
     import torch
-    from transformers import MarianMTModel
+    from transformers import AutoModelForSeq2SeqLM
 
     from transduce.data.tokenizer import Tokenizer
     from transduce.data.vocabulary import BOS, EOS, PAD, UNK
@@ -75,8 +74,7 @@ def huggingface(precision: str, folder: Path, threads: int) -> Translate:
     torch.set_num_threads(threads)
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
     tokenizer = Tokenizer.load(folder / "tokenizer.json")
-    is_marian = (folder / "generation_config.json").exists()
-    model = MarianMTModel.from_pretrained(folder, dtype=dtype) if is_marian else pre_norm(folder).to(dtype)
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype)
     settings = {
         "bad_words_ids": [[PAD], [BOS], [UNK]],
         "do_sample": False,
@@ -110,53 +108,6 @@ def huggingface(precision: str, folder: Path, threads: int) -> Translate:
     return translate
 
 
-def pre_norm(folder: Path) -> Any:
-    """Return the pre-norm model of `folder` as Hugging Face's M2M100, with our sinusoids and epsilon of the norms."""
-    import torch
-    from transformers import M2M100Config, M2M100ForConditionalGeneration
-
-    from transduce.data.vocabulary import BOS, EOS, PAD
-    from transduce.interop.marian import marian_names
-    from transduce.storage.model_folder import load_model
-    from transduce.training.weights import weights
-
-    loaded = load_model(folder)
-    ours, sizes = loaded.config.model, {}
-    for side, depth in zip(SIDES, ours.depths, strict=True):
-        sizes[f"{side}_layers"], sizes[f"{side}_ffn_dim"] = depth, ours.d_ff
-        sizes[f"{side}_attention_heads"] = ours.n_heads
-    assert ours.tie_src_tgt and ours.tie_output, "M2M100 has one matrix for embeddings and output"
-    config = M2M100Config(
-        vocab_size=ours.vocab_size,
-        max_position_embeddings=2048,
-        d_model=ours.d_model,
-        activation_function=ours.activation,
-        scale_embedding=True,
-        pad_token_id=PAD,
-        bos_token_id=BOS,
-        eos_token_id=EOS,
-        decoder_start_token_id=BOS,
-        **sizes,
-    )
-    model = M2M100ForConditionalGeneration(config).eval()
-    names = marian_names(ours)
-    names |= {f"{side}_norm.{kind}": f"model.{side}.layer_norm.{kind}" for side in SIDES for kind in ("weight", "bias")}
-    mismatch = model.load_state_dict(
-        {names[name]: values for name, values in weights(loaded.model).items()}, strict=False
-    )
-    tied = {"lm_head.weight", *(f"model.{side}.embed_tokens.weight" for side in SIDES)}
-    assert not mismatch.unexpected_keys and {*mismatch.missing_keys} <= tied, mismatch
-    for module in model.modules():
-        if isinstance(module, torch.nn.LayerNorm):
-            module.eps = ours.norm_eps
-    for side in (model.model.encoder, model.model.decoder):
-        table = side.embed_positions.weights
-        first = side.embed_positions.padding_idx + 1  # the row of the first position in their table
-        table[first:] = loaded.model.positions(0, len(table) - first)
-    return model
-
-
-SIDES = ("encoder", "decoder")
 MAKERS = {"transduce": transduce, "ctranslate2": ctranslate2, "huggingface": huggingface}
 
 

@@ -156,6 +156,39 @@ def test_an_imported_model_translates_as_in_transformers(changes: dict[str, Any]
     assert equal >= 1  # 3 to 5 with tied weights
 
 
+def test_a_model_of_two_vocabularies_translates_as_in_transformers(original: Path, tmp_path: Path) -> None:
+    """The target has the pieces of its own sentencepiece model, and other ids."""
+    folder = shutil.copytree(original, tmp_path / "opus")
+    target = sentencepiece.SentencePieceProcessor(model_file=str(folder / "target.spm"))
+    pieces = [target.id_to_piece(i) for i in range(3, target.vocab_size())]
+    pad = len(json.loads((folder / "vocab.json").read_bytes())) - 1
+    pieces = ["</s>", "<unk>", *pieces, *(f"unused{i}" for i in range(pad - 2 - len(pieces))), "<pad>"]
+    (folder / "target_vocab.json").write_text(json.dumps({piece: i for i, piece in enumerate(pieces)}), "utf-8")
+    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    settings = json.loads((folder / "config.json").read_bytes())
+    settings |= {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": pad + 1}
+    model = transformers.MarianMTModel(transformers.MarianConfig.from_dict(settings)).eval()
+    model.final_logits_bias.normal_()
+    model.save_pretrained(folder)
+    import_marian(folder, tmp_path / "model")
+    export_marian(tmp_path / "model", tmp_path / "out")  # with one vocabulary of the pieces of both
+    tokens = dict(return_tensors="pt", padding=True)
+    options = {"num_beams": 1, "min_new_tokens": 6, "max_length": 20, "forced_eos_token_id": None}
+    texts = []
+    for path in (folder, tmp_path / "out"):
+        theirs, tokenizer = hugging_face(path)
+        output = theirs.generate(**tokenizer(LINES, **tokens), **options, bad_words_ids=[[theirs.config.pad_token_id]])
+        texts.append(tokenizer.batch_decode(output, skip_special_tokens=True))
+    assert texts[0] == texts[1] and all(texts[0])
+    search = replace(load_model(tmp_path / "model").config.search, min_tokens=6)
+    loaded = replace(
+        load_model(tmp_path / "model"), config=replace(load_model(tmp_path / "model").config, search=search)
+    )
+    ours = transduce.Translator([loaded]).translate(LINES, beam_size=1, max_length=19, loops="keep")
+    assert [translation.text for translation in ours] == texts[0]
+
+
 def test_an_imported_model_translates_and_scores(tmp_path: Path) -> None:
     folder = opus(tmp_path / "opus")
     process = fork_transduce("import", "marian", folder, "--out", tmp_path / "model")
@@ -391,7 +424,7 @@ def test_an_imported_model_gets_a_language_code_and_learns_by_lora(tmp_path: Pat
     texts = write_pairs(tmp_path, "train", sentences(1)[:40]), write_pairs(tmp_path, "valid", sentences(2)[:2])
     config = with_train(TINY, max_steps=1, lora_rank=2)
     config = replace(config, data=replace(config.data, bpe_dropout=0.0))
-    tuned = train(config, train=texts[0], valid=texts[1], out=tmp_path / "run", start_from=tmp_path / "larger")
+    tuned = train(config, train=texts[0], valid=texts[1], out=tmp_path / "run", start_from=tmp_path / "model")
     assert "differ by" in export_marian(tuned, tmp_path / "tuned")
 
 
