@@ -47,7 +47,7 @@ def import_marian(folder: Path, out: Path) -> None:
     generation = _json(folder / "generation_config.json") if (folder / "generation_config.json").exists() else {}
     # In generation_config.json null means the default.
     settings |= {key: generation[key] for key in ("num_beams", "length_penalty") if generation.get(key) is not None}
-    is_ours = not (folder / "vocab.json").exists()
+    is_ours = _is_ours(folder)
     vocabularies = _own_vocabularies(folder) if is_ours else _vocabularies(folder)
     wrong = _type_problems(settings, vocabularies, is_ours=is_ours) or _import_problems(settings, vocabularies, is_ours)
     if wrong:
@@ -143,7 +143,8 @@ def _import_problems(settings: Settings, vocabularies: Sequence[Ids], is_ours: b
     pad = settings["pad_token_id"]
     start = BOS if is_ours else pad
     if settings["decoder_start_token_id"] != start:
-        wrong.append(f"decoder_start_token_id={settings['decoder_start_token_id']}: expected pad_token_id={start}")
+        name = "bos" if is_ours else "pad"
+        wrong.append(f"decoder_start_token_id={settings['decoder_start_token_id']}: expected {name}_token_id={start}")
     sizes = [settings["vocab_size"], settings.get("decoder_vocab_size") or settings["vocab_size"]]
     for ids, size, name in zip((vocabularies[0], vocabularies[-1]), sizes, ("vocab", "target_vocab"), strict=True):
         if sorted(ids.values()) != list(range(len(ids))) or len(ids) != size:
@@ -158,10 +159,14 @@ def _import_problems(settings: Settings, vocabularies: Sequence[Ids], is_ours: b
     return wrong
 
 
+def _is_ours(folder: Path) -> bool:
+    """Check whether `marian_export` wrote the folder, and not with the files of an OPUS-MT model."""
+    return (folder / "tokenizer.json").is_file() and not (folder / "vocab.json").exists()
+
+
 def _check_files(folder: Path) -> None:
     """Raise UserError if a file of the model is missing, or the weights are a pickle."""
-    is_ours = (folder / "tokenizer.json").is_file() and not (folder / "vocab.json").exists()
-    needed = FILES if is_ours else (*FILES, *PIECES)
+    needed = FILES if _is_ours(folder) else (*FILES, *PIECES)
     missing = [name for name in needed if not (folder / name).is_file()]
     if missing == ["model.safetensors"] and (folder / "pytorch_model.bin").exists():
         raise UserError(
