@@ -32,6 +32,30 @@ def texts(source: str, extension: str) -> list[str]:
 SRT = "1\n00:00:01,000 --> 00:00:02,500\n{}\n\n2\n00:00:03,000 --> 00:00:04,000 X1:1\n{}\n"
 VTT = "WEBVTT\n\nNOTE a\n\nSTYLE\n::cue {{}}\n\nid\n00:01.000 --> 00:02.000 align:left\n{}\n"
 PO = 'msgid ""\nmsgstr "Language: de\\n"\n\n#: a.c:1\nmsgctxt "c"\nmsgid {}\nmsgstr {}\n\n#~ msgid "x"\n#~ msgstr ""\n'
+MARKDOWN = """---
+code: 1
+---
+# A *b* #
+
+Some ***strong*** ~~text~~ `x` and [a *link*](b.c/d),
+wrapped 2 \\* 3  \nhard `x` [b.c/d] <http://b.c/d>.
+
+1. 1
+   c
+- [ ] d
+> e
+> f
+
+| g | 1 |
+|---|:-:|
+| h \\| i | **j** |
+
+```
+code
+```
+
+[b.c/d]: b.c/d
+"""
 WRAPPED = (
     "Title\n\nThis line is as long as the width of the text\nallows, and it goes on here.\n\n  - an item\n12. more\n"
 )
@@ -62,6 +86,15 @@ WRAPPED = (
             "po",
             'msgid "a dog"\nmsgid_plural "dogs"\nmsgstr[0] ""\nmsgstr[1] ""\n',
             'msgid "a dog"\nmsgid_plural "dogs"\nmsgstr[0] "A DOG"\nmsgstr[1] "DOGS"\n',
+        ),
+        (
+            "md",
+            MARKDOWN,
+            MARKDOWN.upper()
+            .replace("`X`", "`x`")
+            .replace("HTTP://", "http://")
+            .replace("B.C/D", "b.c/d")
+            .replace("CODE", "code"),
         ),
         ("html", "<title>a</title><style>b</style><p>a &amp; b\n", "<title>A</title><style>b</style><p>A &amp; B\n"),
     ],
@@ -158,6 +191,11 @@ def test_a_message_of_gettext_gets_its_translation(source: str) -> None:
         ("txt", b"a" * (MOST_BYTES + 1), "expected at most 4,194,304 bytes of text, not 4,194,305; split the file"),
         ("txt", b"\n" * 300_001, "in.txt: expected at most 300,000 lines"),
         ("html", b"PK\x03\x04", "expected text, not zip"),
+        (
+            "md",
+            b"a\n\n" + b"[" * 1_001,
+            "in.md:3: expected a paragraph of at most 10,000 characters and 1,000 brackets",
+        ),
         ("srt", b"a dog", "in.srt:1: expected a number, and times such as 00:00:01,000 --> 00:00:02,000"),
         ("srt", b"1\n0:1 --> 2\na", "in.srt:2: expected times such as"),
         ("vtt", b"1\n", "in.vtt:1: expected WEBVTT"),
@@ -168,7 +206,7 @@ def test_a_message_of_gettext_gets_its_translation(source: str) -> None:
         ("po", b'msgstr "a"', "in.po:1: expected msgid"),
         ("po", b'msgid "a"\nmsgstr[0] ""', "in.po:2: expected msgid, and of a plural msgid_plural"),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_another_file_is_one_mistake(extension: str, content: bytes, message: str) -> None:
     with pytest.raises(UserError) as error:

@@ -127,8 +127,8 @@ Placeholders = Annotated[
 File = Annotated[
     Path | None,
     Parameter(
-        help="File whose texts are translated, with the rest of it unchanged: txt, srt, vtt, json, po or html. Needs "
-        "--output, with the same extension."
+        help="File whose texts are translated: txt, srt, vtt, json, po, md, html, docx or odt. The rest of it stays. "
+        "Needs --output, with the same extension."
     ),
 ]
 Json = Annotated[Flag, Parameter(help="Print one JSON object per line, with scores, tokens and alternatives.")]

@@ -44,6 +44,7 @@ MODULES = {
     "po": "gettext",
     "html": "web",
     "htm": "web",
+    "md": "markdown",
 }  # the module of each extension
 
 

@@ -1,0 +1,200 @@
+"""Markdown (CommonMark with tables and strikethrough). Code, addresses, HTML tags and the marks of blocks stay.
+
+markdown-it-py says what each paragraph is and where its lines are. It gives inline markup no places, so each of its
+inline rules is wrapped, to record from where to where it has read.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from transduce.errors import LineError, UserError
+from transduce.serve.documents import Part
+from transduce.serve.formats.plain import lines_of
+from transduce.serve.markup import HTML, markup_document
+from transduce.serve.markup_line import Syntax
+from transduce.serve.markup_tokens import INLINE, VOID, Token, text_token, tokens_of
+
+if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
+    from markdown_it.rules_inline import StateInline
+
+MOST_TEXT = 1 << 20  # of a document; inline markup takes 5 us a character
+MOST_CHARACTERS = 10_000  # of a paragraph
+MOST_BRACKETS = 1_000  # of a paragraph; links take a time that is quadratic in them
+_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n.*?\n---[ \t]*(?:\r?\n|$)", re.DOTALL)
+_SPECIAL = re.compile(r"[\\`*\[\]<]|(?<!\w)_|_(?!\w)|(?<=^)[#>+-](?=\s)|(?<=^\d)[.)](?=\s)")
+_LINE_END = re.compile(r"[\r\n]|$")
+_TASK = re.compile(r"\[[ xX]\]\s+")
+_TAG = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9-]*)")
+MARKDOWN = Syntax(lambda text: _SPECIAL.sub(r"\\\g<0>", text))
+CELL = Syntax(lambda text: MARKDOWN.escape(text).replace("|", "\\|"))
+
+
+class _Span(NamedTuple):
+    """What an inline rule has read of a text. tokens: the numbers of its tokens in the state."""
+
+    rule: str
+    start: int
+    end: int
+    tokens: range
+
+
+def read(text: str) -> Iterator[str | Part]:
+    """Yield the texts of a document: of paragraphs, headings, items, cells of tables, and blocks of HTML."""
+    if len(text) > MOST_TEXT:
+        raise UserError(f"expected at most {MOST_TEXT:,} characters of Markdown, not {len(text):,}; split the file")
+    parser = _parser()
+    matter = _FRONT_MATTER.match(text)
+    place = matter.end() if matter else 0
+    n_before = text.count("\n", 0, place)
+    yield text[:place]
+    body = text[place:]
+    starts = [place]
+    for line, end in lines_of(body):
+        starts.append(starts[-1] + len(line) + len(end))
+    env: dict[str, Any] = {}
+    is_cell = False
+    for block in parser.parse(body, env):
+        if block.type not in ("html_block", "inline") or block.map is None or not block.content:
+            is_cell = block.type in ("th_open", "td_open")
+            continue
+        if block.type == "inline":
+            _check(block.content, n_before + block.map[0] + 1)
+        begin, end = starts[block.map[0]], starts[block.map[1]]
+        if block.type == "inline":
+            offsets = _offsets(text, place, block.content, starts[slice(*block.map)], is_cell=is_cell)
+            if offsets:
+                yield text[place : offsets[0]]
+                tokens = _tokens(text, block.content, offsets, parser, env)
+                yield from markup_document(tokens, CELL if is_cell else MARKDOWN)
+                place = offsets[-1]
+        elif block.level == 0:
+            yield text[place:begin]
+            yield from markup_document(tokens_of(text[begin:end]), HTML)
+            place = end
+    yield text[place:]
+
+
+def _check(content: str, number: int) -> None:
+    """Raise LineError for a paragraph whose inline markup would take long. number: of its line."""
+    if len(content) > MOST_CHARACTERS or content.count("[") > MOST_BRACKETS:
+        limits = f"{MOST_CHARACTERS:,} characters and {MOST_BRACKETS:,} brackets"
+        raise LineError(number, f"expected a paragraph of at most {limits}; split it")
+
+
+READERS = {"md": read}
+
+
+def _parser() -> "MarkdownIt":
+    try:
+        from markdown_it import MarkdownIt
+    except ImportError as problem:
+        raise UserError(f"expected the package markdown-it-py ({problem}); pip install 'transduce[files]'") from None
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    parser.core.ruler.enableOnly(["normalize", "block"])
+    parser.inline.ruler2.disable("fragments_join")  # so that each mark of emphasis keeps its token
+    for name in parser.inline.ruler.get_active_rules():
+        (rule,) = (each.fn for each in parser.inline.ruler.__rules__ if each.name == name)
+        parser.inline.ruler.at(name, _recorded(name, rule))
+    return parser
+
+
+def _recorded(name: str, rule: Any) -> Any:
+    """Return an inline rule that adds what it reads to `spans` in the environment of the parser."""
+
+    def read_and_record(state: "StateInline", silent: bool) -> bool:
+        start, n_tokens = state.pos, len(state.tokens)
+        is_read = rule(state, silent)
+        if is_read and not silent and state.src is state.env["content"]:  # not the text of an image
+            state.env["spans"].append(_Span(name, start, state.pos, range(n_tokens, len(state.tokens))))
+        return is_read
+
+    return read_and_record
+
+
+def _offsets(text: str, place: int, content: str, starts: list[int], *, is_cell: bool) -> list[int]:
+    """Return the place in `text` of each character of a block's content, and the end; nothing if they are not there.
+
+    place: the end of the block before. starts: of the lines of the block.
+    """
+    offsets: list[int] = []
+    for line, start in zip(content.split("\n"), starts, strict=False):
+        line_end = _LINE_END.search(text, start)
+        assert line_end is not None
+        find = text.find if is_cell else text.rfind  # a line of a paragraph ends its line, after the marks of blocks
+        source = line.replace("|", "\\|") if is_cell else line
+        found = find(source, max(place, start), line_end.start())
+        if found < 0:
+            return []
+        place = found + len(source)
+        offsets += [found + i + is_cell * line.count("|", 0, i + 1) for i in range(len(line))] + [place]
+    return offsets
+
+
+def _tokens(text: str, content: str, offsets: list[int], parser: "MarkdownIt", env: dict[str, Any]) -> Iterator[Token]:
+    """Yield the tokens of a block. content, offsets: as in `_offsets`."""
+    env |= {"content": content, "spans": []}
+    tokens: list[Any] = []
+    parser.inline.parse(content, parser, env, tokens)
+    place = 0
+    if mark := _TASK.match(content):
+        place = mark.end()
+        yield Token("block", text[offsets[0] : offsets[place]])
+    for start, end, token in sorted(_markup(content, env["spans"], tokens), key=lambda item: item[:2]):
+        if start < place:  # within an atom
+            continue
+        if start > place:
+            yield Token("text", text[offsets[place] : offsets[start]], text=content[place:start])
+        token.raw = text[offsets[start] : offsets[end]]
+        yield token
+        place = end
+    if place < len(content):
+        yield Token("text", text[offsets[place] : offsets[-1]], text=content[place:])
+
+
+def _markup(content: str, spans: list[_Span], tokens: list[Any]) -> Iterator[tuple[int, int, Token]]:
+    """Yield start and end of all markup in the content of a block, with its token, which still lacks its source."""
+    for rule, start, end, numbers in spans:
+        source = content[start:end]
+        if rule in ("emphasis", "strikethrough"):
+            yield from _delimiters(start, end, [tokens[i] for i in numbers], 1 if rule == "emphasis" else 2)
+        elif rule == "link":
+            label_end = content.rfind("](", start, end) if source.endswith(")") else -1
+            if label_end < 0:  # its text is the name of its address
+                yield start, end, Token("atom", "")
+            else:
+                yield start, start + 1, Token("open", "", "link")
+                yield label_end, end, Token("close", "", "link")
+        elif rule == "newline":
+            before = len(content[:start].rstrip(" "))
+            is_hard = tokens[numbers[-1]].type == "hardbreak"
+            yield before, end, Token("block" if is_hard else "break", "", text=" ")
+        elif rule == "escape":
+            is_break = source.startswith("\\\n")
+            yield start, end, Token("block" if is_break else "text", "", text=source[1:])
+        elif rule == "entity":
+            yield start, end, text_token(source)
+        elif rule == "html_inline":
+            yield start, end, _tag_token(source)
+        elif rule in ("image", "autolink") or rule == "backticks" and len(numbers):
+            yield start, end, Token("atom", "")
+
+
+def _delimiters(start: int, end: int, tokens: list[Any], width: int) -> Iterator[tuple[int, int, Token]]:
+    """Yield the marks of emphasis from `start` to `end`. tokens: one for each `width` characters, and text before."""
+    count, rest = divmod(end - start, width)
+    for i, token in enumerate(tokens[-count:] if not rest else ()):
+        place = start + i * width
+        if token.nesting > 0:  # of two marks, the second one opens and the first one closes
+            yield place + width - len(token.markup), place + width, Token("open", "", token.tag)
+        elif token.nesting < 0:
+            yield place, place + len(token.markup), Token("close", "", token.tag)
+
+
+def _tag_token(source: str) -> Token:
+    match = _TAG.match(source)
+    name = match[2].lower() if match else ""
+    if match is None or name in VOID or source.endswith("/>") or name not in INLINE:
+        return Token("mark" if match is None else "atom", "")
+    return Token("close" if match[1] else "open", "", name)
