@@ -104,5 +104,5 @@ def test_the_log_has_its_keys_and_the_run_folder_its_files(finished_runs: dict[s
 def test_tensorboard_writes_events(run_texts: Texts, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     config = with_train(CONFIG, max_steps=2, warmup_steps=1)
-    train(config, out=tmp_path / "run", tensorboard=True, **run_texts)
+    train(config, out=tmp_path / "run", tracker="tensorboard", **run_texts)
     assert list((tmp_path / "run" / "tensorboard").glob("events*"))

@@ -37,6 +37,7 @@ from transduce.storage.more_tags import check_new_tags
 from transduce.storage.run_log import Log, evaluations
 from transduce.storage.run_request import TrainRequest
 from transduce.storage.tensors import Tensors
+from transduce.storage.trackers import TrackerName
 from transduce.training import distributed, notices, sharding
 from transduce.training.gradients import Gradient, Gradients, dropout_seed
 from transduce.training.lora import freeze, frozen_names
@@ -142,17 +143,17 @@ def train(request: TrainRequest, task: Task | None = None) -> Path:
     with run_folder.exclusive(request.out):
         request = run_choices.complete(request, print_lines if distributed.is_leader() else lambda lines: None)
         run, state = prepare(request, task or task_class(request.config.train.task)())
-        session(run, state, tensorboard=request.tensorboard)
+        session(run, state, request.tracker)
     return run.out / "model"
 
 
-def session(run: Run, state: TrainingState, *, tensorboard: bool) -> None:
+def session(run: Run, state: TrainingState, tracker: TrackerName | None = None) -> None:
     """Train from the step of `state` on, and write checkpoints, log, model and report."""
     is_leader = distributed.is_leader()
     step = state.counters.step
     is_new = step == 0 and state.counters.best_step is None
     with (
-        closing(Log(run.out if is_leader else None, -1 if is_new else step, tensorboard=tensorboard)) as log,
+        closing(Log(run.out if is_leader else None, -1 if is_new else step, tracker=tracker)) as log,
         TrainingProgress(run.config.train.max_steps, step, quiet=not is_leader) as progress,
         StopSignal() as stop,
         CheckpointWriter(run.out, log, progress.print_lines, run.config.train, None if is_new else step) as writer,

@@ -37,7 +37,7 @@ def test_all_problems_of_a_training_are_reported_together_and_no_file_is_written
     cli: Callable[..., CommandResult], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Problems of the recipe, of settings, of --from, of text files, of the folder, and a missing package."""
-    monkeypatch.setattr("transduce.storage.run_log.find_spec", lambda name: None)
+    monkeypatch.setattr("transduce.storage.trackers.find_spec", lambda name: None)
     (tmp_path / "out" / "data").mkdir(parents=True)
     valid = write_lines(tmp_path / "valid.en", ["a"]), tmp_path / "valid.de"
     before = everything(tmp_path)
@@ -64,9 +64,11 @@ def test_all_problems_of_a_training_are_reported_together_and_no_file_is_written
         "expected a new folder or a run, but data exists there",
         "pip install 'transduce[log]'",
     )
-    assert_problems(cli(*arguments, "--recipe", "mixture", *parent, *settings, "--tensorboard"), *common)
+    assert_problems(cli(*arguments, "--recipe", "mixture", *parent, *settings, "--tracker", "tensorboard"), *common)
     unknown = "recipe='mixtur': expected the name of a recipe, or FILE.py:FUNCTION; did you mean 'mixture'?"
-    assert_problems(cli(*arguments, "--recipe", "mixtur", *parent, *settings, "--tensorboard"), unknown, *common)
+    assert_problems(
+        cli(*arguments, "--recipe", "mixtur", *parent, *settings, "--tracker", "tensorboard"), unknown, *common
+    )
     assert everything(tmp_path) == before
 
 

@@ -1,7 +1,6 @@
 """The log: one JSON object per line, cut to the step at which a resumed run starts."""
 
 import json
-import sys
 import threading
 import time
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 
 from transduce.errors import UserError
-from transduce.storage.run_log import Log, board_problems, read_log
+from transduce.storage.run_log import Log, read_log
 
 
 def write(run: Path, *lines: str) -> Path:
@@ -110,63 +109,21 @@ def test_nan_and_infinity_are_null(tmp_path: Path) -> None:
     assert read_log(tmp_path) == [{"step": 1, "loss": None, "norm": None}]
 
 
-# ---- TensorBoard -------------------------------------------------------------------------------------------------
+# ---- trackers ----------------------------------------------------------------------------------------------------
 
 
-def test_tensorboard_is_imported_only_if_it_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transduce.storage.run_log.find_spec", lambda name: None)
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    log = Log(tmp_path, 0)
-    log.report(1, {"loss": 1.0})
-    log.close()
-    assert not (tmp_path / "tensorboard").exists()
-    assert board_problems() == ["--tensorboard: expected the package tensorboard; pip install 'transduce[log]'"]
+class FullTracker:
+    """A tracker on a full disk."""
 
-
-class Board:
-    """Replaces TensorBoard's SummaryWriter."""
-
-    def __init__(self, folder: str, purge_step: int) -> None:
-        self.folder = folder
-        self.purge_step = purge_step
-        self.is_open = True
-        self.scalars: list[tuple[str, float, int]] = []
-
-    def add_scalar(self, name: str, value: float, step: int) -> None:
-        self.scalars.append((name, value, step))
-
-    def flush(self) -> None:
-        pass
-
-    def close(self) -> None:
-        self.is_open = False
-
-
-def test_tensorboard_gets_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = type(sys)("torch.utils.tensorboard")
-    module.__dict__["SummaryWriter"] = Board
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
-    log = Log(tmp_path, 40, tensorboard=True)
-    log.report(50, {"loss": 1.5, "epoch": 2, "name": "x", "absent": None})
-    log.close()
-    board = log.board
-    assert isinstance(board, Board)
-    assert (board.folder, board.purge_step, board.is_open) == (str(tmp_path / "tensorboard"), 41, False)
-    assert board.scalars == [("loss", 1.5, 50), ("epoch", 2, 50)]
-
-
-class FullBoard:
-    """TensorBoard events on a full disk."""
-
-    def add_scalar(self, *arguments: object) -> None:
+    def log(self, *arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
     def close(self) -> None: ...
 
 
-def test_events_that_cannot_be_written_do_not_stop_a_training(tmp_path: Path) -> None:
+def test_a_tracker_that_cannot_write_does_not_stop_a_training(tmp_path: Path) -> None:
     log = Log(tmp_path, 0)
-    log.board = FullBoard()
+    log.tracker = FullTracker()
     log.report(1, {"loss": 1.5})
     log.close()
     assert read_log(tmp_path) == [{"step": 1, "loss": 1.5}]

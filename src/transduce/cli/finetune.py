@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from transduce.cli.options import Flag, Integer, with_device
-from transduce.cli.train import AllowChange, RankTimeout, Settings, Tensorboard, corpora_of
+from transduce.cli.train import AllowChange, RankTimeout, Settings, Tracker, corpora_of
 from transduce.data.corpora import Corpus
 from transduce.errors import UserError
 
@@ -54,7 +54,7 @@ def finetune(
     ] = None,
     resume: Flag = False,
     allow_change: AllowChange = None,
-    tensorboard: Tensorboard = False,
+    tracker: Tracker = None,
     rank_timeout: RankTimeout = None,
 ) -> None:
     r"""Train a classifier of sentences, from a pre-trained encoder. The classifier is in OUT/model.
@@ -90,7 +90,7 @@ def finetune(
         resume=resume,
         allow_change=allow_change or [],
         start_from=folder,
-        tensorboard=tensorboard,
+        tracker=tracker,
     )
     with process_group(rank_timeout):
         run(request)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from cyclopts import Parameter, Token
 
@@ -96,7 +96,12 @@ AllowChange = Annotated[
         "repeated."
     ),
 ]
-Tensorboard = Annotated[Flag, Parameter(help="Also write TensorBoard events to OUT/tensorboard.")]
+Tracker = Annotated[
+    Literal["tensorboard", "trackio"] | None,
+    Parameter(
+        help="Also give all reports to a program that draws curves. TensorBoard's events are in OUT/tensorboard."
+    ),
+]
 Shard = Annotated[
     Flag,
     Parameter(
@@ -134,7 +139,7 @@ def train(
     old_valid: OldValid = None,
     resume: Resume = False,
     allow_change: AllowChange = None,
-    tensorboard: Tensorboard = False,
+    tracker: Tracker = None,
     shard: Shard = False,
     rank_timeout: RankTimeout = None,
 ) -> None:
@@ -169,7 +174,7 @@ def train(
         allow_change=allow_change or [],
         start_from=start_from,
         old_valid=old_valid or [],
-        tensorboard=tensorboard,
+        tracker=tracker,
         shard=shard,
         minutes=time,
         more_minutes=time if resume else None,

@@ -1,10 +1,9 @@
-"""The log of a run: one JSON object per line in RUN/log.jsonl and, optionally, TensorBoard events."""
+"""The log of a run: one JSON object per line in RUN/log.jsonl, and the same numbers for a tracker."""
 
 import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import msgspec
 
 from transduce.data.disk import error_at
 from transduce.errors import UserError
+from transduce.storage.trackers import Tracker, TrackerName, open_tracker
 
 Value = int | float | str | None
 LogLine = dict[str, Any]  # of log.jsonl: values by name
@@ -21,12 +21,12 @@ class Log:
     """Appends reports to RUN/log.jsonl, and flushes each one.
 
     run: the folder of the run; None on ranks that do not write the log. after_step: lines of later steps are removed
-    first, so that a resumed run neither repeats nor skips a line. tensorboard: write TensorBoard events, too.
+    first, so that a resumed run neither repeats nor skips a line. tracker: a program that gets the numbers, too.
     One thread may call `report` while another one calls `sync`.
     """
 
-    def __init__(self, run: Path | None, after_step: int, *, tensorboard: bool = False) -> None:
-        self.board = None
+    def __init__(self, run: Path | None, after_step: int, *, tracker: TrackerName | None = None) -> None:
+        self.tracker: Tracker | None = None
         self.pending = b""
         self.lock = threading.Lock()  # of what is pending
         if run is None:
@@ -35,22 +35,22 @@ class Log:
         path = run / "log.jsonl"
         path.touch()
         length = _length(path, after_step)
-        if tensorboard:
-            self.board = _board(run / "tensorboard", after_step)
+        if tracker is not None:
+            self.tracker = open_tracker(tracker, run, after_step)
         self.file = path.open("ab", buffering=0)
         self.file.truncate(length)
 
     def report(self, step: int, values: Mapping[str, Value]) -> None:
-        """Append one line for `step`. If the write fails, the next report and `sync` repeat the line, but no event."""
+        """Append one line for `step`. If the write fails, the next report and `sync` repeat the line.
+
+        The tracker gets the numbers once.
+        """
         with self.lock, suppress(OSError):
             self.pending += msgspec.json.encode({"step": step, **values}) + b"\n"
             self._write()
-        if self.board is not None:
+        if self.tracker is not None:
             with suppress(OSError):
-                for name, value in values.items():
-                    if isinstance(value, int | float):
-                        self.board.add_scalar(name, value, step)
-                self.board.flush()
+                self.tracker.log({name: x for name, x in values.items() if isinstance(x, int | float)}, step)
 
     def sync(self) -> None:
         """Flush all reports to disk, before a checkpoint is written. Raises OSError if the disk fails."""
@@ -70,8 +70,8 @@ class Log:
     def close(self) -> None:
         """Close the log; no report may follow."""
         self.file.close()
-        if self.board is not None:
-            self.board.close()
+        if self.tracker is not None:
+            self.tracker.close()
 
 
 def reports(run: Path) -> Iterator[LogLine]:
@@ -116,16 +116,3 @@ def _lines(path: Path) -> Iterator[tuple[LogLine, int]]:
 def _length(path: Path, after_step: int) -> int:
     """Return the length in bytes of the lines up to `after_step`, which come first: steps never decrease."""
     return max((end for line, end in _lines(path) if line["step"] <= after_step), default=0)
-
-
-def board_problems() -> list[str]:
-    """Return the reasons why TensorBoard events cannot be written, one line each."""
-    if find_spec("tensorboard") is not None:
-        return []
-    return ["--tensorboard: expected the package tensorboard; pip install 'transduce[log]'"]
-
-
-def _board(folder: Path, after_step: int) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder), purge_step=after_step + 1)

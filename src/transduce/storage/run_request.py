@@ -31,7 +31,7 @@ from transduce.model import devices
 from transduce.storage.atomic_folder import folder_problems
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_card import recipe_in_words
-from transduce.storage.run_log import board_problems
+from transduce.storage.trackers import TrackerName, tracker_problems
 from transduce.training.distributed import world_size
 from transduce.training.sharding import shard_problems
 
@@ -53,8 +53,9 @@ class TrainRequest:
     old_valid: validation text of that model, as in `valid`, to show whether it becomes worse there; empty: none.
     minutes: time of a new training, from which its number of steps follows; None: the steps of the recipe.
     more_minutes: time for more steps of a finished run that is resumed; None: it stays finished.
-    tensorboard: write TensorBoard events, too. shard: each rank keeps only a part of weights, gradients, moments and
-    moving average, for a model that does not fit into one GPU; a checkpoint does not depend on it.
+    tracker: a program that gets the numbers of each report, too; None: none. shard: each rank keeps only a part of
+    weights, gradients, moments and moving average, for a model that does not fit into one GPU; a checkpoint does not
+    depend on it.
     chosen, held_out: what `storage.run_choices` fills in for what was left open.
     Raises UserError for an argument of a wrong type.
     """
@@ -68,7 +69,7 @@ class TrainRequest:
     allow_change: Sequence[str] = ()
     start_from: Path | None = None
     old_valid: Sequence[Path] = ()
-    tensorboard: bool = False
+    tracker: TrackerName | None = None
     shard: bool = False
     minutes: float | None = None
     more_minutes: float | None = None
@@ -154,7 +155,7 @@ class TrainRequest:
             *(self._evaluation_problems() if has_recipe or len(self.valid) > 1 else []),
             *self._adaptation_problems(),
             *self._run_problems(),
-            *(board_problems() if self.tensorboard else []),
+            *(tracker_problems(self.tracker) if self.tracker else []),
             *(shard_problems(self.config.train) if self.shard else []),
         ]
 
