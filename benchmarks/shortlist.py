@@ -2,6 +2,9 @@
 
     python benchmarks/shortlist.py MODEL --train TRAIN.en TRAIN.de --test TEST.en TEST.de [--lines 500]
         [--vocabulary 32000] [--candidates 20 50 100] [--common 1000] [--precision int8] [--beam-size 4] [--rounds 3]
+    python benchmarks/shortlist.py EXPORT --test TEST.en TEST.de [--lines 500] ...
+
+EXPORT is an export to CTranslate2 of a model with a shortlist, which is then a vocabulary map.
 
 The shortlist is learned from the training text. `--vocabulary` gives the output matrix more rows, with random weights
 and a bias of -40, so that the search does not take them: then the time is as with a larger vocabulary, and the outputs
@@ -15,7 +18,7 @@ import argparse
 import copy
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,14 +30,17 @@ from transduce import Translation, Translator
 from transduce.data.text import read_pairs
 from transduce.decoding.shortlist.learning import learn_shortlist, read_ids
 from transduce.decoding.shortlist.table import Shortlist
+from transduce.interop import ctranslate2_engine
 from transduce.model.cpu_backend import keep_freed_memory
 from transduce.storage.model_folder import LoadedModel, load_model
+
+HEAD = "| precision | beam | shortlist | seconds | gain | BLEU | chrF | changed |\n|---|---|---|---|---|---|---|---|"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--train", type=Path, nargs=2, required=True)
+    parser.add_argument("--train", type=Path, nargs=2, help="needed for a model folder")
     parser.add_argument("--test", type=Path, nargs=2, required=True)
     parser.add_argument("--lines", type=int, default=500)
     parser.add_argument("--pairs", type=int, default=200_000, help="pairs to learn from")
@@ -47,15 +53,20 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    loaded = load_model(args.model)
     pairs = list(read_pairs(*args.test))[: args.lines]
+    if ctranslate2_engine.is_exported(args.model):
+        print(f"{len(pairs)} lines, CTranslate2\n\n{HEAD}")
+        for precision in args.precision:
+            translator = ctranslate2_engine.load(args.model, precision=precision)
+            for beam_size in args.beam_size:
+                compare({"none": translator, "map": translator}, pairs, beam_size, args.rounds, precision)
+        return
+    loaded = load_model(args.model)
     shortlists = learned(loaded, args.train, args.pairs, args.candidates, args.common)
     print_coverage(loaded, shortlists, pairs)
     loaded = widened(loaded, args.vocabulary or 0)
     print(f"\n{len(pairs)} lines, {loaded.model.output.out_features:,} rows of the output matrix\n")
-    print(
-        "| precision | beam | shortlist | seconds | gain | BLEU | chrF | changed |\n|---|---|---|---|---|---|---|---|"
-    )
+    print(HEAD)
     for precision in args.precision:
         translators = {
             name: Translator([replace(loaded, shortlist=shortlist)], precision=precision)
@@ -113,7 +124,11 @@ def widened(loaded: LoadedModel, n_rows: int) -> LoadedModel:
 
 
 def compare(
-    translators: dict[str, Translator], pairs: Sequence[tuple[str, str]], beam_size: int, rounds: int, precision: str
+    translators: Mapping[str, Translator | ctranslate2_engine.ExportedTranslator],
+    pairs: Sequence[tuple[str, str]],
+    beam_size: int,
+    rounds: int,
+    precision: str,
 ) -> None:
     """Print time and quality of each shortlist, and without a shortlist."""
     sources, references = [source for source, _ in pairs], [reference for _, reference in pairs]

@@ -15,7 +15,6 @@ import transduce
 from transduce import DecodingOptions, Sampling, Translator, UserError
 from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.shortlist.learning import learn_shortlist, read_ids
-from transduce.interop import ctranslate2_engine
 
 needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs compiled kernels")
 OPTIONS = [{}, {"beam_size": 1}, {"n_best": 3}, {"lookahead": 2}, {"split": "sentences"}, {"mbr": 4, "beam_size": 4}]
@@ -150,5 +149,3 @@ def test_a_model_without_one_is_refused(toy: Toy) -> None:
         translator.running().admit("key", "a b", DecodingOptions(shortlist=True))
     with pytest.raises(UserError, match="shortlist"):
         DecodingOptions(shortlist="yes")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(UserError, match="shortlist=True: must not be set with CTranslate2"):
-        ctranslate2_engine.check_options(DecodingOptions(shortlist=True))

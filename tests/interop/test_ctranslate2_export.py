@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.calls import fork_transduce
@@ -18,7 +19,10 @@ import transduce
 from transduce import UserError
 from transduce.config.schema import ModelConfig
 from transduce.data.tokenizer import Tokenizer
-from transduce.storage.model_folder import LoadedModel, load_model
+from transduce.data.vocabulary import CONTROLS, PAD
+from transduce.decoding.shortlist.learning import learn_shortlist, read_ids
+from transduce.decoding.shortlist.table import Shortlist
+from transduce.storage.model_folder import LoadedModel, load_model, save_shortlist
 from transduce.training.weights import weights
 from transduce.translate import Translator
 
@@ -98,6 +102,34 @@ def test_a_trained_model_keeps_its_length_penalty(toy_export: Path, toy: Toy) ->
     assert [t.score for t in best.alternatives] == sorted((t.score for t in best.alternatives), reverse=True)
     assert best.score > best.alternatives[0].score
     assert best.score == pytest.approx(ours.translate(["a b c d"])[0].score, abs=1e-3)
+
+
+def test_a_shortlist_is_the_vocabulary_map(toy: Toy, toy_export: Path, tmp_path: Path) -> None:
+    loaded = load_model(toy.model)
+    size = loaded.tokenizer.vocab_size
+    ids = read_ids(*toy.train, loaded.tokenizer, 500, 32)
+    shortlist = learn_shortlist(*ids, size, size, n_candidates=2, n_common=0)
+    shortlist.candidates[loaded.tokenizer.vocabulary.index("▁c")] = PAD  # so that it changes outputs
+    save_shortlist(save_to(loaded, tmp_path / "model"), shortlist)
+    export.export_ctranslate2(tmp_path / "model", tmp_path / "out")
+    theirs, ours = engine.load(tmp_path / "out"), transduce.load(tmp_path / "model")
+    lines = [*toy.unseen[:20], *(line for line in LINES if "Z" not in line)]
+    expected = [translation.text for translation in ours.translate(lines, beam_size=1, shortlist=True)]
+    alone = [
+        theirs.translate([line], beam_size=1, shortlist=True)[0].text for line in lines
+    ]  # a batch of one has one shortlist
+    assert alone == expected != [translation.text for translation in theirs.translate(lines, beam_size=1)]
+    assert len(theirs.translate(lines, shortlist=True)) == len(lines)
+    with pytest.raises(UserError, match=r"^shortlist=True: expected an export with vmap.txt; run transduce shortlist "):
+        engine.load(toy_export).translate(lines, shortlist=True)
+
+
+def test_pieces_with_white_space_are_not_in_a_vocabulary_map() -> None:
+    pieces = [*CONTROLS, "a", "\t", "b\n", "▁c", "\x0b"]
+    candidates = np.array([[PAD, PAD]] * 4 + [[5, 7], [4, 4], [4, 4], [8, PAD], [PAD, PAD]], np.int32)
+    content = export.vocabulary_map(Shortlist(np.arange(6, dtype=np.int32), candidates), pieces).decode()
+    controls = "".join(f"{control}\t\n" for control in CONTROLS[1:])
+    assert content == "\t<s> </s> <unk> a\n" + controls + "a\t▁c\n▁c\t\x0b\n\x0b\t\n"
 
 
 def test_minimum_bayes_risk_takes_the_candidates_of_the_beam(toy_export: Path, toy: Toy) -> None:

@@ -213,7 +213,9 @@ def load_translator(models: Models, options: DecodingOptions) -> "Translator | e
             raise UserError(f"{len(models.folders)} models: expected one for CTranslate2; use --engine torch")
         devices.refuse_gpu("the engine ctranslate2")
         engine.check_options(options)
-        return engine.load(models.folders[0], precision=models.precision)
+        exported = engine.load(models.folders[0], precision=models.precision)
+        exported.check_options(options)
+        return exported
 
     from transduce.model.cpu_backend import keep_freed_memory
     from transduce.translate import load

@@ -1,10 +1,11 @@
 """Translation by a model exported to CTranslate2 (`transduce.interop.ctranslate2_export`), without torch.
 
-It follows the rules of `transduce.translate` for blank, long and cut lines. CTranslate2 differs in three points:
+It follows the rules of `transduce.translate` for blank, long and cut lines. CTranslate2 differs in four points:
 - Its beam search stops at the first beam_size hypotheses that end, and ignores `search.lookahead`. Its length penalty
   is not the paper's. We request all its hypotheses without a penalty, and rank them by the penalty of the model.
 - Banned tokens are left out of its softmax, so log-probabilities are slightly higher. It returns no scores
   of single tokens.
+- Its vocabulary map is a shortlist for a whole batch: an output may have pieces that another source suggests.
 - It samples by other rules, so this engine refuses to sample. Minimum Bayes risk takes its candidates from a beam.
 """
 
@@ -28,6 +29,7 @@ from transduce.errors import UserError
 from transduce.interop.ctranslate2_files import check_files
 from transduce.storage.atomic_folder import check_folder, listed_files
 
+VOCABULARY_MAP = "vmap.txt"  # of an export with a shortlist
 FILES = ("model.bin", "config.json", "shared_vocabulary.json", "transduce.json", "tokenizer.json")
 COMPUTE_TYPES = {None: "default", "fp32": "float32", "bf16": "bfloat16", "int8": "int8_float32", "auto": "auto"}
 
@@ -51,10 +53,6 @@ def is_exported(path: Path) -> bool:
 def check_options(options: DecodingOptions) -> None:
     """Raise UserError for options that CTranslate2 does not have."""
     options.refuse(["lookahead"], "with CTranslate2, which ends its search by another rule; leave it out")
-    reason = (
-        "with CTranslate2, which has no shortlist of a sentence; use --engine torch and the model before the export"
-    )
-    options.refuse(["shortlist"], reason)
     reason = "with CTranslate2, which meets no constraints; use --engine torch and the model before the export"
     options.refuse(["placeholders"], reason)
     if options.alignment:
@@ -87,7 +85,7 @@ def load(path: Path, *, precision: str | None = None) -> "ExportedTranslator":
         command = "transduce export MODEL --to ctranslate2 --out OUT"
         raise UserError(f"{path}: expected a model exported to CTranslate2; run {command}")
     ctranslate2 = import_ctranslate2()
-    listed_files(path, kind="folder of an exported model", needed=FILES)
+    names = listed_files(path, kind="folder of an exported model", needed=FILES)
     check_folder(path)
     config = from_json((path / "transduce.json").read_bytes(), path / "transduce.json")
     tokenizer = Tokenizer.load(path / "tokenizer.json")
@@ -98,13 +96,14 @@ def load(path: Path, *, precision: str | None = None) -> "ExportedTranslator":
         raise UserError(
             f"{path}: expected a model that CTranslate2 can run with precision={precision!r}: {problem}"
         ) from None
-    return ExportedTranslator(model, config, tokenizer, precision or "as exported")
+    return ExportedTranslator(model, config, tokenizer, precision or "as exported", VOCABULARY_MAP in names)
 
 
 class ExportedTranslator:
     """A model in CTranslate2, with its tokenizer and its search settings.
 
-    precision: of the computation, in words. The other attributes say what this engine can do, for a service.
+    precision: of the computation, in words. has_map: the export has a vocabulary map. The other attributes say what
+    this engine can do, for a service.
     """
 
     engine = "ctranslate2"
@@ -112,13 +111,30 @@ class ExportedTranslator:
     takes_constraints = False
     parallel_searches = 1  # CTranslate2 has its own threads
 
-    def __init__(self, model: Any, config: Config, tokenizer: TokenizerLike, precision: str = "as exported") -> None:
+    def __init__(
+        self,
+        model: Any,
+        config: Config,
+        tokenizer: TokenizerLike,
+        precision: str = "as exported",
+        has_map: bool = False,
+    ) -> None:
         self.config = config
         self.tokenizer = tokenizer
         self.precision = precision
+        self.has_map = has_map
         self._model = model
         self._pieces = tokenizer.vocabulary
         self._ids = {piece: i for i, piece in enumerate(self._pieces)}
+
+    def check_options(self, options: DecodingOptions) -> None:
+        """Raise UserError for options that CTranslate2 does not have, or for which the export lacks something."""
+        check_options(options)
+        if options.shortlist and not self.has_map:
+            command = "transduce shortlist MODEL --src TEXT --tgt TEXT"
+            raise UserError(
+                f"shortlist=True: expected an export with {VOCABULARY_MAP}; run {command}, and export MODEL again"
+            )
 
     def translate(
         self,
@@ -134,11 +150,11 @@ class ExportedTranslator:
         """
         check_lines(lines=lines)
         options = with_keywords(options, keywords)
-        check_options(options)
+        self.check_options(options)
         settings = options.resolve(self.config.search)
         lines = with_tag(lines, options.tag, self.tokenizer)
         segments, problems = segments_of(lines, self.tokenizer, self.config.data, options)
-        search = partial(self._search, n_best=options.n_candidates)
+        search = partial(self._search, n_best=options.n_candidates, uses_map=options.shortlist)
         hypotheses = without_loops(search, [segment.ids for segment in segments], settings, None, options.loops)
         if options.mbr is not None:
             hypotheses = nearest_first(hypotheses, self.tokenizer, options)
@@ -157,8 +173,11 @@ class ExportedTranslator:
         constraint: Constraint | None = None,
         *,
         n_best: int,
+        uses_map: bool,
     ) -> list[list[Hypothesis]]:
         """Return the n_best outputs for each source, best first. constraint: None, because the engine takes none.
+
+        uses_map: outputs have only the pieces that the vocabulary map has for the sources of their batch.
 
         CTranslate2 takes one maximum output length for a whole call. The maximum depends on the length of the source,
         so each call has sources of one length.
@@ -181,6 +200,7 @@ class ExportedTranslator:
                 suppress_sequences=[[CONTROLS[PAD]], [CONTROLS[BOS]]],
                 return_end_token=True,
                 return_scores=True,
+                use_vmap=uses_map,
             )
             for i, result in zip(members, results, strict=True):
                 hypotheses = map(partial(self._hypothesis, settings), result.hypotheses, result.scores)

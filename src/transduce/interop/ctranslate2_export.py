@@ -1,12 +1,14 @@
 """Export a model as a CTranslate2 folder, which translates without torch (`transduce.interop.ctranslate2_engine`).
 
     OUT/   model.bin, config.json, shared_vocabulary.json   CTranslate2's own files, for its other users too
+           vmap.txt                                         also CTranslate2's: the shortlist, if the model has one
            transduce.json, tokenizer.json                   our configuration and tokenizer
            README.md, manifest.json                         as in every model folder
 
 Before the export writes OUT, CTranslate2 and our model score the same random sentences (`transduce.interop.parity`).
 """
 
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,9 +21,10 @@ from torch import nn
 
 from transduce.config.files import to_json
 from transduce.console import in_markdown
-from transduce.data.vocabulary import BOS, CONTROLS, EOS, UNK
+from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK
+from transduce.decoding.shortlist.table import Shortlist
 from transduce.errors import UserError
-from transduce.interop.ctranslate2_engine import import_ctranslate2
+from transduce.interop.ctranslate2_engine import VOCABULARY_MAP, import_ctranslate2
 from transduce.interop.ctranslate2_files import check_files, check_heads, position_rows
 from transduce.interop.parity import (
     INT8_TOLERANCE,
@@ -59,6 +62,8 @@ def export_ctranslate2(model: Path, out: Path, precision: str = "fp32") -> str:
         "tokenizer.json": loaded.tokenizer.to_json().encode(),
         "README.md": _card(model, precision, differences).encode(),
     }
+    if loaded.shortlist is not None:
+        ours[VOCABULARY_MAP] = vocabulary_map(loaded.shortlist, loaded.tokenizer.vocabulary)
     write_folder(out, {name: [content] for name, content in {**files, **ours}.items()})
     return "\n".join(differences)
 
@@ -80,6 +85,20 @@ def ctranslate2_files(loaded: LoadedModel, precision: str) -> tuple[dict[str, by
             files = _files(loaded, ctranslate2, Path(folder), "int8")
             differences.append(_difference(loaded, ctranslate2, files, "int8_float32", INT8_TOLERANCE))
     return files, differences
+
+
+def vocabulary_map(shortlist: Shortlist, pieces: Sequence[str]) -> bytes:
+    """Return a shortlist as CTranslate2's vocabulary map: lines of a source piece, a tab, and target pieces.
+
+    The line without a source piece has the common ones. The map cannot have pieces with a space, a tab or a line break.
+    """
+    writable = {i: piece for i, piece in enumerate(pieces) if i != PAD and not re.search(r"[ \t\n]", piece)}
+    lines = {"": shortlist.common} | {piece: shortlist.candidates[i] for i, piece in writable.items()}
+    texts = (
+        f"{piece}\t{' '.join(writable[token] for token in ids.tolist() if token in writable)}\n"
+        for piece, ids in lines.items()
+    )
+    return "".join(texts).encode()
 
 
 def _files(

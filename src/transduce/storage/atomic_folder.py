@@ -23,6 +23,7 @@ from transduce.errors import UserError
 
 FORMAT_VERSION = 1
 FREE_SPACE_FACTOR = 1.5  # the disk must have this many times the bytes of a folder free
+FILE_NAMES = r"[a-z]+\.(json|safetensors)|model\.bin|shared_vocabulary\.json|vmap\.txt"
 MAX_JSON_BYTES = 1 << 20
 MAX_TOKENIZER_BYTES = 64 << 20
 
@@ -248,7 +249,7 @@ def _manifest(path: Path) -> dict[str, _Entry]:
 def _checked_path(path: Path, name: str, entry: _Entry) -> Path:
     """Return the path of a listed file. Raises UserError for a foreign name, or if the file is missing or changed."""
     file = path / name
-    if not re.fullmatch(r"[a-z]+\.(json|safetensors)|model\.bin|shared_vocabulary\.json", name) or file.is_symlink():
+    if not re.fullmatch(FILE_NAMES, name) or file.is_symlink():
         raise UserError(f"{path}/manifest.json: expected files of transduce, not {name!r}; use another copy of {path}")
     if not file.is_file():
         raise UserError(f"{file}: expected a file, but it is missing; use another copy of {path}")
