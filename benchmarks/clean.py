@@ -9,6 +9,7 @@ leaves the planted text, the fault of each line, and the results in a folder, fo
 import argparse
 import json
 import random
+import resource
 import subprocess
 import sys
 import tempfile
@@ -94,8 +95,8 @@ def lines(path: Path) -> list[str]:
     return path.read_text("utf-8").split("\n")[:-1]
 
 
-def clean(pairs: Sequence[Pair], folder: Path) -> tuple[list[dict[str, object]], float]:
-    """Clean the pairs. Return what was dropped, and the seconds."""
+def clean(pairs: Sequence[Pair], folder: Path) -> tuple[list[dict[str, object]], float, float]:
+    """Clean the pairs. Return what was dropped, the seconds, and the seconds of processor time."""
     sides = [folder / name for name in ("planted.src", "planted.tgt")]
     for side, path in enumerate(sides):
         path.write_text("".join(f"{pair[side]}\n" for pair in pairs), "utf-8")
@@ -103,7 +104,9 @@ def clean(pairs: Sequence[Pair], folder: Path) -> tuple[list[dict[str, object]],
     began = time.perf_counter()
     subprocess.run([sys.executable, "-m", "transduce", "clean", *sides, "--out", *out], check=True)
     seconds = time.perf_counter() - began
-    return [json.loads(line) for line in lines(folder / "clean.src.dropped.jsonl")], seconds
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    dropped = [json.loads(line) for line in lines(folder / "clean.src.dropped.jsonl")]
+    return dropped, seconds, usage.ru_utime + usage.ru_stime
 
 
 def main() -> None:
@@ -120,7 +123,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        dropped, seconds = clean(pairs, folder)
+        dropped, seconds, processor_seconds = clean(pairs, folder)
         (folder / "faults").write_text("".join(f"{fault}\n" for fault in faults))
     rules = {int(str(pair["line"])) - 1: str(pair["rule"]) for pair in dropped}
     total, found = Counter(faults), Counter(faults[i] for i in rules)
@@ -131,7 +134,7 @@ def main() -> None:
         print(f"| all faults | {(len(rules) - found['']) / n_faulty:.1%} |")
     print(f"| good pairs, lost | {found[''] / total['']:.2%} |")
     print(f"good pairs by rule: {dict(Counter(rules[i] for i in rules if not faults[i]).most_common())}")
-    print(f"{len(pairs):,} pairs, {seconds:.0f} s")
+    print(f"{len(pairs):,} pairs, {seconds:.0f} s, {processor_seconds:.0f} s of processor time")
 
 
 if __name__ == "__main__":

@@ -70,6 +70,15 @@ def test_both_sides_get_the_same_insertions(kind: Noise) -> None:
     assert len(places) >= 3
 
 
+def test_half_of_the_masks_touch_the_same_marks_on_both_sides() -> None:
+    pattern = rf"(?<=\s)\S*[{''.join(MASKS)}]\S*"
+    pairs = [add_noise((f" dogs run {seed}", " Hunde rennen"), {"masks": 1}, Random(seed)) for seed in range(200)]
+    words = [[sorted(re.findall(pattern, f" {side}")) for side in pair] for pair in pairs]
+    assert all(src == tgt for src, tgt in words)
+    lengths = [len(word) for src, _ in words for word in src]
+    assert 0.35 < sum(length > 1 for length in lengths) / len(lengths) < 0.65
+
+
 def test_no_side_becomes_blank_and_short_lines_are_no_problem() -> None:
     for text in ("a", "...", "?", "ß", "1", "Hund"):
         for kind in get_args(Noise):

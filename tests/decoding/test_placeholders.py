@@ -50,7 +50,8 @@ def test_a_model_of_masks_reads_masks(tokenizer: Tokenizer) -> None:
     assert restored.alternatives[0].unmet == ("{n}", "%s")
     assert restored.alternatives[0].problem == "expected '{n}', '%s' as often as in the source; correct the translation"
     assert kept[1].restore(Translation(f"nein {A}{A}")) == Translation(f"nein {A}{A}")
-    assert kept[0].restore(Translation(f"{A}{B} {B}{MASKS[8]} {C}.{B}")).text == "{n}%s  {n}."
+    assert kept[0].restore(Translation(f"{A}{B} {B}{MASKS[8]} {C}.{B}")).text == "{n}%s {n}."
+    assert kept[0].restore(Translation(f"{MASKS[8]} {A} {B} {A} {C} {B}")).text == "{n} %s {n}"
     assert "'%s' as often" in (kept[0].restore(Translation(f"{A} {C} {C}")).problem or "")
 
 

@@ -25,6 +25,7 @@ Pair = tuple[str, str]
 # One character each, of an area of Unicode without meaning. A tokenizer that learns for `masks` has them as pieces.
 MASKS = [chr(code) for code in range(0xE010, 0xE01A)]
 EMOJI = [chr(code) for code in (*range(0x1F300, 0x1F3FB), *range(0x1F400, 0x1F57B), *range(0x1F600, 0x1F650))]
+AROUND = ("{}", "{}", "{}", "{}", "{}", "{}.", "{},", "{}:", "({})", '"{}"')  # of a mask
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # By how much a line grows in tokens, measured on captions and rounded up. Plans of batches leave room for it.
 NOISE_GROWTH: dict[Noise, float] = {
@@ -93,7 +94,7 @@ def _urls(src: str, tgt: str, random: Random) -> Pair:
 
 
 def _masks(src: str, tgt: str, random: Random) -> Pair:
-    """Replace words that both sides have, such as names and numbers, by masks; or add masks."""
+    """Replace words that both sides have, such as names and numbers, by masks; or add masks, half with marks."""
     masks = [*MASKS]
     words, others = (re.findall(r"\w+", text) for text in (src, tgt))
     common = [word for word in words if words.count(word) == 1 == others.count(word)]
@@ -103,7 +104,7 @@ def _masks(src: str, tgt: str, random: Random) -> Pair:
             word = common.pop(_number(len(common), random))
             src, tgt = (re.sub(rf"\b{word}\b", mask, text) for text in (src, tgt))
         else:
-            src, tgt = _put(src, tgt, random, mask)
+            src, tgt = _put(src, tgt, random, _choice(AROUND, random).format(mask))
     return src, tgt
 
 

@@ -36,7 +36,7 @@ _PATTERN = re.compile(
 )
 
 
-_MASK = re.compile(f"([{MASKS[0]}-{MASKS[-1]}])")
+_MASK = re.compile(f" ?([{MASKS[0]}-{MASKS[-1]}])")
 
 
 def placeholders_in(text: str) -> list[str]:
@@ -58,14 +58,8 @@ class KeptLine:
     masks: Mapping[str, str]
 
     def restore(self, translation: Translation) -> Translation:
-        """Return a translation with the placeholders. One that is not in it as often as in the source is unmet.
-
-        Each mask is in the source once, so what an output has beyond that is left out.
-        """
-        parts = _MASK.split(translation.text) if self.masks else [translation.text]
-        masks = [mask if mask not in parts[:i] else "" for i, mask in enumerate(parts)][1::2]
-        parts[1::2] = [self.masks.get(mask, "") for mask in masks]
-        text = "".join(parts)
+        """Return a translation with the placeholders. One that is not in it as often as in the source is unmet."""
+        text = self._with_names(translation.text) if self.masks else translation.text
         expected, actual = Counter(placeholders_in(self.source)), Counter(placeholders_in(text))
         wrong = [name for name, count in expected.items() if count != actual[name]]
         problem = f"expected {', '.join(map(repr, wrong))} as often as in the source; correct the translation"
@@ -76,6 +70,15 @@ class KeptLine:
             unmet=(*(name for name in translation.unmet if name not in {*MASKS, *expected}), *wrong),
             alternatives=tuple(map(self.restore, translation.alternatives)),
         )
+
+    def _with_names(self, text: str) -> str:
+        """Return a text with the placeholder of each mask.
+
+        Each mask is in the source once. What the text has beyond that is left out, with the space before it.
+        """
+        names = {**self.masks}
+        result = _MASK.sub(lambda match: match[0][:-1] + names.pop(match[1]) if match[1] in names else "", text)
+        return result if text[:1].isspace() else result.removeprefix(" ")
 
 
 def kept_lines(lines: Sequence[str], tokenizer: TokenizerLike, data: DataConfig) -> tuple[list[str], list[KeptLine]]:
