@@ -27,7 +27,7 @@ sentencepiece = pytest.importorskip("sentencepiece", reason="needs transduce[exp
 ctranslate2 = pytest.importorskip("ctranslate2", reason="needs transduce[export]")
 
 from transduce.interop.argos_export import export_argos  # noqa: E402
-from transduce.interop.sentencepiece_export import sentencepiece_model  # noqa: E402
+from transduce.interop.sentencepiece_export import has_other_bytes, sentencepiece_model  # noqa: E402
 
 ENGLISH, GERMAN = ("en", "English"), ("de", "German")
 
@@ -110,6 +110,11 @@ def test_any_order_of_merges_gives_the_same_pieces(seed: int) -> None:
     lines = ["".join(letters) for letters in itertools.product("abc", repeat=7)]
     ours = [[tokenizer.vocabulary[token] for token in ids] for ids in tokenizer.encode_batch(lines)]
     assert model.encode(lines, out_type=str) == ours
+
+
+def test_one_model_must_decode_the_bytes_of_both_languages() -> None:
+    with_bytes = sentencepiece_model(hostile_tokenizer(normalizes=False))
+    assert has_other_bytes(b"another", with_bytes) and not has_other_bytes(with_bytes, with_bytes)
 
 
 # ---- the package -------------------------------------------------------------------------------------------------

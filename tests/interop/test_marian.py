@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import warnings
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -454,3 +455,28 @@ def test_an_imported_model_can_be_exported_to_ctranslate2(tmp_path: Path) -> Non
     export_ctranslate2(tmp_path / "model", tmp_path / "out")
     ours = transduce.load(tmp_path / "model").translate(LINES, beam_size=1)
     assert [t.text for t in engine.load(tmp_path / "out").translate(LINES, beam_size=1)] == [t.text for t in ours]
+
+
+def test_argos_translate_gets_the_text_of_an_imported_model(tmp_path: Path) -> None:
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    from transduce.interop.argos_export import export_argos
+
+    folder = opus(tmp_path / "opus")
+    import_marian(folder, tmp_path / "tagged")
+    with pytest.raises(UserError, match="data.tags=>>fra<<: expected none, because Argos Translate sends no tag; "):
+        export_argos(tmp_path / "tagged", tmp_path / "out.argosmodel", ("de", "German"), ("en", "English"))
+    (folder / "vocab.json").write_text((folder / "vocab.json").read_text("utf-8").replace(">>fra<<", "fra"), "utf-8")
+    import_marian(folder, tmp_path / "model")
+    export_argos(tmp_path / "model", tmp_path / "out.argosmodel", ("de", "German"), ("en", "English"))
+    with zipfile.ZipFile(tmp_path / "out.argosmodel") as archive:
+        archive.extractall(tmp_path)
+    package = tmp_path / "translate-de_en"
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(package / "sentencepiece.model"))
+    translator = ctranslate2.Translator(str(package / "model"))
+    model = transduce.load(tmp_path / "model")
+    lines = [*sentences(3)[:20], "unbekannt 漢字", "der  Hund ▁ x"]
+    results = translator.translate_batch(pieces.encode(lines, out_type=str), beam_size=1, max_decoding_length=9)
+    texts = [pieces.decode_pieces(result.hypotheses[0]).replace("▁", " ").strip() for result in results]
+    ours = model.translate(lines, beam_size=1, max_length=9, loops="keep", split="none")
+    assert len({*texts}) > 5  # CTranslate2 always gives a piece, where ours may be empty
+    assert all(translation.text in ("", text) for text, translation in zip(texts, ours, strict=True))

@@ -14,11 +14,13 @@ from pathlib import Path
 
 from transduce import __version__
 from transduce.config.schema import Config, ModelConfig
+from transduce.data.sentencepiece_pair import UNKNOWN, SentencePieces
 from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
 from transduce.interop.argos_sentences import splitter
 from transduce.interop.ctranslate2_export import ctranslate2_files
-from transduce.interop.sentencepiece_export import sentencepiece_model
+from transduce.interop.ctranslate2_files import expected_settings
+from transduce.interop.sentencepiece_export import has_other_bytes, sentencepiece_model
 from transduce.storage.atomic_folder import encode_json, write_file
 from transduce.storage.model_folder import load_translation_model
 
@@ -49,6 +51,8 @@ def export_argos(model: Path, out: Path, source: Language, target: Language, pre
         )
         raise UserError("\n".join(f"{problem}; {remedy}" for problem in wrong))
     files, differences = ctranslate2_files(loaded, precision)
+    if loaded.tokenizer.kind == "sentencepiece":  # its encoder may give pieces that the vocabulary lacks
+        files["config.json"] = encode_json({**expected_settings(loaded.config), "unk_token": UNKNOWN})
     codes = [CODES.get(code.lower(), code.lower()) for code, _ in (source, target)]
     metadata = {
         "package_version": PACKAGE_VERSION,
@@ -75,8 +79,10 @@ def _problems(config: Config, tokenizer: TokenizerLike) -> list[str]:
     model = config.model
     assert isinstance(model, ModelConfig)
     wrong = []
-    if tokenizer.kind != "bpe":
+    if tokenizer.kind not in ("bpe", "sentencepiece"):
         wrong.append(f"data.tokenizer={tokenizer.kind!r}: expected 'bpe', the pieces of which SentencePiece can give")
+    if isinstance(tokenizer, SentencePieces) and has_other_bytes(*tokenizer.models()):
+        wrong.append("tokenizer.json: expected no byte pieces of the target, because Argos Translate has one tokenizer")
     if tokenizer.tags:
         wrong.append(f"data.tags={','.join(tokenizer.tags)}: expected none, because Argos Translate sends no tag")
     if (model.max_positions or LONGEST_SOURCE) < LONGEST_SOURCE:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tokenizers.normalizers import NFC
 
+from transduce.data.sentencepiece_pair import SentencePieces, processor
 from transduce.data.subwords import ESCAPE, INVISIBLE, WHITE_SPACE, fixed_pieces, parts_of
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, SPACE, UNK, TokenizerLike
 from transduce.errors import UserError
@@ -37,10 +38,13 @@ ESCAPES = {ESCAPE: ESCAPE + "0", SPACE: ESCAPE + "1"}
 
 
 def sentencepiece_model(tokenizer: TokenizerLike) -> bytes:
-    """Return the SentencePiece model of a tokenizer of kind "bpe" without tags.
+    """Return the SentencePiece model of a tokenizer without tags, of kind "bpe" or "sentencepiece".
 
-    Raises UserError if the package sentencepiece is not installed.
+    The second kind has one for each language. The result is the one of the source, which also decodes pieces that it
+    does not have: their text is the piece. Raises UserError if the package sentencepiece is not installed.
     """
+    if isinstance(tokenizer, SentencePieces):
+        return tokenizer.models()[0]
     parts = parts_of(tokenizer.to_json())
     ranks = {(left, right): rank for rank, (left, right) in enumerate(parts.merges)}
     content = [field(PIECES, _piece(piece, *kind)) for piece, kind in _kinds(parts.vocabulary, ranks).items()]
@@ -54,6 +58,12 @@ def sentencepiece_model(tokenizer: TokenizerLike) -> bytes:
     unescape = {escape: character for character, escape in ESCAPES.items()}
     content.append(field(DENORMALIZER, _character_map(unescape) + no_spaces))
     return b"".join(content)
+
+
+def has_other_bytes(source: bytes, target: bytes) -> bool:
+    """Return True if the SentencePiece model `target` has pieces of bytes and is not `source`, which decodes."""
+    model = processor(target)
+    return source != target and any(map(model.is_byte, range(model.vocab_size())))
 
 
 # ---- the pieces --------------------------------------------------------------------------------------------------
