@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ from transduce.decoding.segmentation import (
     with_tag,
 )
 from transduce.decoding.shortlist.backend import ShortlistBackend
-from transduce.decoding.translations import NO_PHRASES, nearest_first, translations_of, without_loops
+from transduce.decoding.translations import nearest_first, translations_of, without_loops
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.attention import alignment_weights, all_weights
 from transduce.evaluation.word_alignment import align_outputs, align_text
@@ -142,26 +142,18 @@ class Translator:
         check_lines(lines=lines)
         if options.placeholders:
             check_search(options, settings)
-            texts, kept = kept_lines(lines, self.tokenizer, self.config.data)
-            more = {"prefixes": prefixes, "constraints": constraints, "terms": with_placeholders(Terms.of(terms), kept)}
-            others = dataclasses.replace(options, placeholders=False)
-            outputs = self.translate(texts, options=others, first_number=first_number, **more)
-            return [line.restore(output) for line, output in zip(kept, outputs, strict=True)]
+            more = {"prefixes": prefixes, "constraints": constraints, "first_number": first_number}
+            return self._keep_placeholders(lines, options, Terms.of(terms), more)
         check_number("first_number", first_number)
         lines = with_tag(lines, options.tag, self.tokenizer)
-        constraint, phrases = None, NO_PHRASES
-        if constraints is None and prefixes is None and terms is None:
-            segments, problems = segments_of(lines, self.tokenizer, self.config.data, options)
-        else:
-            of_lines = line_constraints(len(lines), constraints, prefixes)
-            texts = [self.tokenizer.split_tag(line)[1] for line in lines]
-            whole = {i for i, text in enumerate(texts) if stays_whole(text, of_lines[i], options)}
-            segments, problems = segments_of(lines, self.tokenizer, self.config.data, options, whole)
-            of_segments = SegmentConstraints.of(lines, segments, of_lines, Terms.of(terms), self.tokenizer)
-            if of_segments.phrases:
-                check_search(options, settings)
-            constraint = self._constraint(segments, of_segments, settings, first_number)
-            phrases = of_segments.phrases
+        of_lines = line_constraints(len(lines), constraints, prefixes)
+        texts = [self.tokenizer.split_tag(line)[1] for line in lines]
+        whole = {i for i, text in enumerate(texts) if stays_whole(text, of_lines[i], options)}
+        segments, problems = segments_of(lines, self.tokenizer, self.config.data, options, whole)
+        of_segments = SegmentConstraints.of(lines, segments, of_lines, Terms.of(terms), self.tokenizer)
+        if of_segments.phrases:
+            check_search(options, settings)
+        constraint = self._constraint(segments, of_segments, settings, first_number)
         sources, backend = [segment.ids for segment in segments], self._backend_of(options)
         if options.draws is None:
             search = partial(search_all, backend, n_best=options.n_candidates)
@@ -178,7 +170,16 @@ class Translator:
             hypotheses = align_outputs(
                 lines, segments, hypotheses, self.tokenizer, self._alignment_weights, options.tag
             )
-        return translations_of(lines, segments, hypotheses, problems, self.tokenizer, phrases)
+        return translations_of(lines, segments, hypotheses, problems, self.tokenizer, of_segments.phrases)
+
+    def _keep_placeholders(
+        self, lines: Sequence[str], options: DecodingOptions, terms: Terms, more: Mapping[str, Any]
+    ) -> list[Translation]:
+        """Return the translation of each line, with its placeholders. more: other arguments of `translate`."""
+        texts, kept = kept_lines(lines, self.tokenizer, self.config.data)
+        options = dataclasses.replace(options, placeholders=False)
+        outputs = self.translate(texts, options=options, terms=with_placeholders(terms, kept), **more)
+        return [line.restore(output) for line, output in zip(kept, outputs, strict=True)]
 
     def search(
         self,

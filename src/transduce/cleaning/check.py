@@ -81,7 +81,8 @@ def examine(corpus: Corpus, findings: Findings, tokenizer: TokenizerLike | None 
     if not pair_hashes and not findings.has_fatal:
         raise text.empty(*_side_names(corpus))
     usable = np.logical_and(*(np.asarray(statistic.lengths) > 0 for statistic in statistics))
-    _check_all_pairs(pair_hashes, statistics, anchors, usable, findings)
+    _check_repeats(pair_hashes, statistics, usable, findings)
+    _check_lengths(statistics, anchors, usable, findings)
     for side, statistic in zip(SIDES, statistics, strict=True):
         findings.add_all("script", side, statistic.lines_in_rare_scripts())
     return Examination(len(pair_hashes), statistics, bool(usable.any()))
@@ -103,14 +104,16 @@ def _check_pair(src: str | None, tgt: str | None, number: int, findings: Finding
         findings.add("blank", "pair", number, "target" if src else "source" if tgt else "both")
 
 
-def _check_all_pairs(
+def _check_repeats(
     pair_hashes: Sequence[int],
     statistics: tuple[SideStatistics, SideStatistics],
-    anchors: SharedAnchors,
     usable: NDArray[np.bool_],
     findings: Findings,
 ) -> None:
-    """Add the findings that need all pairs. usable: False for pairs with a side that is blank or not UTF-8."""
+    """Add repeated pairs and sides, and sides with very many different translations.
+
+    usable: False for pairs with a side that is blank or not UTF-8.
+    """
     src, tgt = statistics
     hashes = {"repeated": pair_hashes, "repeated_src": src.hashes, "repeated_tgt": tgt.hashes}
     for kind, number, earlier in repeated_lines(hashes, usable):
@@ -119,6 +122,15 @@ def _check_all_pairs(
     for kind, side, others in (("many_targets", src, "targets"), ("many_sources", tgt, "sources")):
         for number, count in ambiguous_lines(pair_hashes, side.hashes, usable, limit):
             findings.add(kind, "pair", number, f"{count:,} {others}")
+
+
+def _check_lengths(
+    statistics: tuple[SideStatistics, SideStatistics],
+    anchors: SharedAnchors,
+    usable: NDArray[np.bool_],
+    findings: Findings,
+) -> None:
+    """Add pairs of unusual lengths, and blocks of pairs whose sides hardly belong together."""
     numbers = np.flatnonzero(usable) + 1
     src_lengths, tgt_lengths = (np.asarray(side.lengths)[usable] for side in statistics)
     for index, evidence in unusual_ratios(src_lengths, tgt_lengths):
