@@ -24,6 +24,7 @@ from transduce.data.vocabulary import EOS
 from transduce.decoding.backends import PRECISIONS, Backend, choose_backend, fastest_precision
 from transduce.decoding.batched_search import by_length, sample_all, search_all
 from transduce.decoding.compiled_kernels import compiled
+from transduce.decoding.confidence import with_confidence
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.hypothesis import Alignment, Attended, Outputs, Scored, Translation
@@ -107,6 +108,7 @@ class Translator:
         self.config = loaded[0].config
         self.precision = fastest_precision(self._device, self.models) if precision == "auto" else precision
         self.shortlist = loaded[0].shortlist  # good for all models of an ensemble, which share a tokenizer
+        self.calibration = loaded[0].calibration if len(loaded) == 1 else None
         self._name = " and ".join(model.name for model in loaded)
 
     def __getstate__(self) -> dict[str, object]:
@@ -170,7 +172,8 @@ class Translator:
             hypotheses = align_outputs(
                 lines, segments, hypotheses, self.tokenizer, self._alignment_weights, options.tag
             )
-        return translations_of(lines, segments, hypotheses, problems, self.tokenizer, of_segments.phrases)
+        translations = translations_of(lines, segments, hypotheses, problems, self.tokenizer, of_segments.phrases)
+        return with_confidence(self.calibration, texts, translations)
 
     def _keep_placeholders(
         self, lines: Sequence[str], options: DecodingOptions, terms: Terms, more: Mapping[str, Any]
@@ -204,7 +207,7 @@ class Translator:
 
     def running(self) -> RunningTranslation[object]:
         """Return a translation with continuous batching, for a service."""
-        return RunningTranslation(self._backend_of, self.tokenizer, self.config)
+        return RunningTranslation(self._backend_of, self.tokenizer, self.config, self.calibration)
 
     @property
     def kernels(self) -> str:

@@ -88,6 +88,25 @@ def test_doubts_are_named() -> None:
         assert "doubts" not in translations[0] and translations[1]["doubts"] == ["repeated"]
 
 
+class Confident(Reverser):
+    """A calibrated model: the confidence falls with the length, and copied text has none."""
+
+    def translate(self, lines: Any, **more: Any) -> list[Translation]:
+        outputs = super().translate(lines, **more)
+        return [replace(t, confidence=None if "1" in t.text else 1 / len(t.text)) for t in outputs]
+
+
+def test_a_text_has_the_lowest_confidence_of_its_lines() -> None:
+    with served(Confident()) as service:
+        assert service.translate("a b c").json == {"translatedText": "c b a", "textConfidence": 0.2}
+        assert service.translate("<p>a</p><p>ab</p>", format="html").json["textConfidence"] == 0.5
+        answer = service.translate(["a\n1\na b", "x1", " "], confidence=True).json
+        assert answer["textConfidence"] == [1 / 3, None, None] and len(answer["confidence"]) == 3
+        assert service.translate("x1").json == {"translatedText": "x1"}
+        translations = service.post("/v2/translate", text=["a b c", "x1"], target_lang="DE").json["translations"]
+        assert [t.get("textConfidence") for t in translations] == [0.2, None]
+
+
 def test_a_repeated_field_of_a_form_is_a_list(service: Served) -> None:
     answer = service.form("/translate", [("q", "a b"), ("q", "c d"), ("source", "en"), ("target", "de")])
     assert answer.json == {"translatedText": ["b a", "d c"]}

@@ -36,6 +36,7 @@ def test_the_page_works_by_keyboard_only_and_needs_no_other_host(toy: Toy, tmp_p
         assert page["status"] == "Translated."
         assert_no_translation_of_another_text(page["cases"])
         doubts = "It repeats itself and may be wrong. It was cut at the longest length."
+        doubts = f"It is good with a probability of 36 %. {doubts}"
         assert page["cases"]["doubtful"]["status"] == f"Translated. {doubts}"
         assert page["cases"]["detected"]["translation"] == "c b a\ne d" and page["isSwapDisabled"]
 

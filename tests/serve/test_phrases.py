@@ -98,7 +98,7 @@ def test_no_alternative_lacks_a_phrase_that_the_translation_has() -> None:
     class Written:
         """A text whose outputs are given; the search cut some of them at their maximum length."""
 
-        failure, sentences, doubts = None, (), ()
+        failure, sentences, doubts, confidence = None, (), (), None
 
         def __init__(self, *texts: str) -> None:
             self.texts = texts

@@ -219,7 +219,7 @@ def may_change(path: str, call: RandomCall, code: int) -> bool:
     """
     if f"--output={path}" in call.words or {"--output", path} <= {*call.words}:
         return code == 0
-    if call.command == "shortlist" and path.endswith("/manifest.json"):
+    if call.command in ("shortlist", "calibrate") and path.endswith("/manifest.json"):
         return code == 0
     return path.startswith("run/") and any(word.rpartition("=")[2] in ("run", ".") for word in call.words)
 

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transduce.data.lexicon import flat_entries, lexical_probabilities
+from transduce.evaluation.calibration import logistic_weights
 
 FOLDS = 4
 SAMPLE_PAIRS = 40_000
@@ -252,7 +253,8 @@ def _fit(features: Sequence[_Features], pairs: Floats, fakes: Floats) -> Misfits
     """Return the model that tells fakes from pairs, by the features of both, without its share and least score."""
     lessons = np.concatenate([pairs, fakes])
     mean, deviation = lessons.mean(axis=0), lessons.std(axis=0) + 1e-6
-    weights = _logistic(_expanded((lessons - mean) / deviation), np.arange(len(lessons)) >= len(pairs))
+    is_fake = np.arange(len(lessons)) >= len(pairs)
+    weights = logistic_weights(_expanded((lessons - mean) / deviation), is_fake, penalty=3.0)
     return Misfits(features, mean, deviation, weights, 0.0, np.inf)
 
 
@@ -278,19 +280,6 @@ def _expanded(features: Floats) -> Floats:
     features = features.clip(-5, 5)
     rows, columns = np.triu_indices(features.shape[1])
     return np.concatenate([features, features[:, rows] * features[:, columns], np.ones((len(features), 1))], axis=1)
-
-
-def _logistic(features: Floats, is_misfit: NDArray[np.bool_], penalty: float = 3.0, rounds: int = 12) -> Floats:
-    """Return the weights of a logistic regression, by Newton's method. penalty: on the squares of the weights."""
-    weights = np.zeros(features.shape[1])
-    penalties = np.full(len(weights), penalty)
-    penalties[-1] = 1e-3  # the constant
-    for _ in range(rounds):
-        probabilities = 1 / (1 + np.exp(-(features @ weights).clip(-30, 30)))
-        gradient = features.T @ (probabilities - is_misfit) + penalties * weights
-        curvature = (features.T * (probabilities * (1 - probabilities))) @ features + np.diag(penalties)
-        weights -= np.linalg.solve(curvature, gradient)
-    return weights
 
 
 def _plateau(corpus: Floats, fakes: Floats) -> float:

@@ -17,6 +17,7 @@ from transduce.cli.add_tags import add_tags
 from transduce.cli.attend import attend
 from transduce.cli.average import average
 from transduce.cli.backtranslate import backtranslate
+from transduce.cli.calibrate import calibrate
 from transduce.cli.check import check
 from transduce.cli.classify import classify
 from transduce.cli.clean import clean
@@ -70,6 +71,7 @@ COMMANDS = (
     prune,
     average,
     shortlist,
+    calibrate,
     configure,
     add_tags,
     backtranslate,

@@ -21,6 +21,7 @@ from transduce.cli.tags import TagWatch
 from transduce.console import printable
 from transduce.data.compression import open_text, text_of
 from transduce.data.text import arriving_lines, count_lines, lines_of
+from transduce.decoding.confidence import Calibration
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.terms import Terms
@@ -52,10 +53,14 @@ class Models:
 
 @dataclass(frozen=True)
 class Form:
-    """The form of the output. json: a JSON object on each line. nearest: what selects one of n-best outputs."""
+    """The form of the output. json: a JSON object on each line. nearest: what selects one of n-best outputs.
+
+    min_confidence: the confidence below which a line is named on standard error; None names none.
+    """
 
     json: bool = False
     nearest: Nearest | None = None
+    min_confidence: float | None = None
 
     def check(self, options: DecodingOptions) -> None:
         """Raise UserError for options whose result has no room in this form."""
@@ -65,6 +70,29 @@ class Form:
             raise UserError("--alignment: expected --json, because a line of text has no room for it; add --json")
         if options.n_best == 1 and self.nearest:
             raise UserError(f"--nearest={self.nearest.path}: expected --n-best over 1; add --n-best 4")
+        if self.min_confidence is not None and not 0 <= self.min_confidence <= 1:
+            raise UserError(f"--min-confidence={self.min_confidence:g}: expected 0 to 1; give another number")
+
+    def check_model(self, folders: Sequence[Path], calibration: Calibration | None) -> None:
+        """Raise UserError for a least confidence without a calibration of the model."""
+        if self.min_confidence is None or calibration is not None:
+            return
+        name = f"--min-confidence={self.min_confidence:g}"
+        if len(folders) > 1:
+            raise UserError(f"{name}: expected one model, because an ensemble has no calibration; give one model")
+        if engine.is_exported(folders[0]):
+            raise UserError(f"{name}: must not be set with CTranslate2, which gives no scores of tokens; leave it out")
+        command = f"transduce calibrate {folders[0]} --src TEXT --ref TEXT"
+        raise UserError(f"{name}: expected a model folder with calibration.json; run {command}")
+
+    def answer(self, translation: Translation, left_out: Collection[str]) -> "Answer":
+        """Return a line of output: the text of the translation, or the whole object as JSON without some fields."""
+        line = msgspec.json.encode(_record(translation, left_out)) if self.json else translation.line.encode()
+        problems = [translation.problem, None if self.json else unmet_problem(translation.unmet)]
+        confidence = translation.confidence
+        if self.min_confidence is not None and confidence is not None and confidence < self.min_confidence:
+            problems.append(f"confidence {confidence:g}, below {self.min_confidence:g}")
+        return Answer(line + b"\n", "; ".join(filter(None, problems)) or None)
 
 
 def run_filter(
@@ -83,14 +111,20 @@ def run_filter(
     of the lines before it are written.
     """
     form.check(options)
-    left_out = ([] if options.alignment else ["alignment"]) + (
-        [] if constraints or options.placeholders else ["unmet", "is_unsplit"]
-    )
 
     def load() -> Answers:
         terms = constraints.load_terms()
         translator = load_translator(models, options)
         constraints.check(translator, options)
+        form.check_model(models.folders, translator.calibration)
+        has_phrases = bool(constraints) or options.placeholders
+        has_fields = {
+            "alignment": options.alignment,
+            "unmet": has_phrases,
+            "is_unsplit": has_phrases,
+            "confidence": translator.calibration is not None,
+        }
+        left_out = [name for name, is_there in has_fields.items() if not is_there]
         with_tag([], options.tag, translator.tokenizer)
 
         def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
@@ -98,7 +132,7 @@ def run_filter(
             chunks = translations(translator, lines, name, options, constraints, terms)
             for chunk in form.nearest.first(chunks, name) if form.nearest else chunks:
                 watch.see(chunk)
-                yield [_answer(translation, form.json, left_out) for translation in chunk]
+                yield [form.answer(translation, left_out) for translation in chunk]
             watch.end()
 
         return answers
@@ -226,12 +260,6 @@ def load_translator(models: Models, options: DecodingOptions) -> "Translator | e
     if models.precision == "auto":
         print(f"transduce: precision {translator.precision}", file=sys.stderr)
     return translator
-
-
-def _answer(translation: Translation, json: bool, left_out: Collection[str]) -> Answer:
-    """Return a line of output: the text of the translation, or the whole object as JSON without some fields."""
-    line = msgspec.json.encode(_record(translation, left_out)) if json else translation.line.encode()
-    return Answer(line + b"\n", translation.problem or (None if json else unmet_problem(translation.unmet)))
 
 
 def _record(translation: Translation, left_out: Collection[str]) -> dict[str, object]:

@@ -132,6 +132,13 @@ File = Annotated[
     ),
 ]
 Json = Annotated[Flag, Parameter(help="Print one JSON object per line, with scores, tokens and alternatives.")]
+MinConfidence = Annotated[
+    float | None,
+    Parameter(
+        help="Name each line whose translation has a lower confidence, from 0 to 1. No line is left out. The model "
+        "folder needs a calibration: see transduce calibrate."
+    ),
+]
 
 NearestFile = Annotated[
     Path | None,
@@ -204,6 +211,7 @@ def translate(
     alignment: AlignmentFlag = False,
     nearest: NearestFile = None,
     nearest_by: NearestBy = "bleu",
+    min_confidence: MinConfidence = None,
     json: Json = False,
 ) -> None:
     r"""Translate lines: one output line for each input line.
@@ -225,6 +233,7 @@ def translate(
     transduce translate run/model --terms terms.tsv < input.en > output.de
     transduce translate run/model --placeholders < ui.en > ui.de
     transduce translate run/model --shortlist < input.en > output.de
+    transduce translate run/model --min-confidence 0.5 < input.en > output.de
     transduce translate run/model --n-best 4 --nearest ref.de < in.en > out.de
     transduce translate run/model --file film.srt --output film.de.srt
     transduce translate run1/model run2/model --input in.en --output out.de
@@ -235,7 +244,7 @@ def translate(
     from transduce.decoding.options import DecodingOptions
 
     options = DecodingOptions.from_arguments(**asdict(decoding), alignment=alignment, shortlist=shortlist)
-    form = Form(json, nearest and Nearest(nearest, nearest_by))
+    form = Form(json, nearest and Nearest(nearest, nearest_by), min_confidence)
     phrases = ConstraintOptions(constraints, prefix, terms)
     if file is None:
         run_filter(Models(models, precision, engine), input, output, options, form=form, constraints=phrases)
@@ -243,5 +252,6 @@ def translate(
         from transduce.cli.file import refuse_with_file, translate_file
 
         others = {"--input": input, "--json": json, "--nearest": nearest, "--constraints": constraints}
-        refuse_with_file(file, {**others, "--alignment": alignment, "--n-best": decoding.n_best > 1})
+        others |= {"--alignment": alignment, "--n-best": decoding.n_best > 1}
+        refuse_with_file(file, {**others, "--min-confidence": min_confidence is not None})
         translate_file(Models(models, precision, engine), file, output, options, phrases)

@@ -78,6 +78,8 @@ class Translation:
     alignment: the source word of each word of the text; None if it was not asked for, or is unknown (a blank line).
     unmet: phrases of `must` that are not in the text as whole words, as often as they are missing; phrases of
     `must_not` that are in it. Each alternative has its own.
+    confidence: the probability that the text is good, by the calibration in the model folder (`decoding.confidence`);
+    None without one, for several models, and for text that is copied.
     """
 
     text: str
@@ -92,6 +94,7 @@ class Translation:
     unmet: tuple[str, ...] = ()
     is_loop: bool = False
     is_unsplit: bool = False
+    confidence: float | None = None
 
     @property
     def doubts(self) -> list[str]:

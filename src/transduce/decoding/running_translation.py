@@ -10,6 +10,7 @@ from transduce.config.schema import Config, SearchConfig
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import BATCH_TOKENS
+from transduce.decoding.confidence import Calibration, with_confidence
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.hypothesis import Hypothesis, Translation
 from transduce.decoding.options import DEFAULTS, DecodingOptions
@@ -66,13 +67,19 @@ class RunningTranslation(Generic[Key]):
     One thread calls it. A translation equals the one of `Translator.translate`, whatever else is translated. The
     caller knows a line by its key. The segments of lines that wait for room take turns.
 
-    backend_of: returns the backend for a line's options. Lines that are translated at a time share one.
+    backend_of: returns the backend for a line's options. Lines that are translated at a time share one. calibration:
+    of the confidence of a translation; None gives none.
     """
 
     def __init__(
-        self, backend_of: Callable[[DecodingOptions], Backend], tokenizer: TokenizerLike, config: Config
+        self,
+        backend_of: Callable[[DecodingOptions], Backend],
+        tokenizer: TokenizerLike,
+        config: Config,
+        calibration: Calibration | None = None,
     ) -> None:
         self.backend_of = backend_of
+        self.calibration = calibration
         self.search, self.has_shortlists = (
             _search(backend_of(DEFAULTS)),
             False,
@@ -205,7 +212,8 @@ class RunningTranslation(Generic[Key]):
             if line.options.mbr is not None:
                 hypotheses = nearest_first(hypotheses, self.tokenizer, line.options)
             parts = line.segments, hypotheses, line.problems, self.tokenizer, line.phrases
-            translation = translations_of([line.text], *parts)[0]
+            translations = translations_of([line.text], *parts)
+            (translation,) = with_confidence(self.calibration, [self.tokenizer.split_tag(line.text)[1]], translations)
             return translation if line.kept is None else line.kept.restore(translation)
         except Exception as problem:
             return problem.with_traceback(None)

@@ -109,6 +109,7 @@ class ExportedTranslator:
     engine = "ctranslate2"
     kernels = "ctranslate2"
     takes_constraints = False
+    calibration = None  # the confidence needs scores of single tokens
     parallel_searches = 1  # CTranslate2 has its own threads
 
     def __init__(

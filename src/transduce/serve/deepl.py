@@ -55,6 +55,8 @@ class DeepL(ClientApi):
                 translations[-1]["unmetConstraints"] = list(answer.unmet)
             if answer.doubts:
                 translations[-1]["doubts"] = list(answer.doubts)
+            if answer.text_confidence is not None:
+                translations[-1]["textConfidence"] = answer.text_confidence
             if fields.is_true("show_billed_characters"):
                 translations[-1]["billed_characters"] = len(text)
         return json_response({"translations": translations})

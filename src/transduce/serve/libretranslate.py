@@ -128,6 +128,8 @@ class LibreTranslate(ClientApi):
             lists["alternatives"] = [list(answer.alternatives) for answer in answers]
         if call.has_confidence:
             lists["confidence"] = [answer.confidence for answer in answers]
+        if any(answer.text_confidence is not None for answer in answers):
+            lists["textConfidence"] = [answer.text_confidence for answer in answers]
         if call.constraints or call.terms or call.placeholders or any(answer.unmet for answer in answers):
             lists["unmetConstraints"] = [list(answer.unmet) for answer in answers]
         if any(answer.doubts for answer in answers):

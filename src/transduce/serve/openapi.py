@@ -174,6 +174,7 @@ def _response(description: str, schema: str) -> dict[str, object]:
     return {"description": description, "content": content}
 
 
+CONFIDENCE: dict[str, object] = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
 DOUBT = {"enum": ["repeated", "cut", "unsplit"]}
 DETECTION = {
     "type": "object",
@@ -188,6 +189,7 @@ SCHEMAS: dict[str, object] = {
             "detectedLanguage": {"oneOf": [DETECTION, {"type": "array", "items": DETECTION}]},
             "alternatives": {"type": "array"},
             "confidence": {"type": "array"},
+            "textConfidence": {"anyOf": [CONFIDENCE, {"type": "array", "items": CONFIDENCE}]},
             "unmetConstraints": {"type": "array"},
             "doubts": {"type": "array", "items": {"anyOf": [DOUBT, {"type": "array", "items": DOUBT}]}},
             "problems": {"type": "array", "items": {"type": ["string", "null"]}},
@@ -206,6 +208,7 @@ SCHEMAS: dict[str, object] = {
                         "text": STRING,
                         "unmetConstraints": {"type": "array", "items": STRING},
                         "doubts": {"type": "array", "items": DOUBT},
+                        "textConfidence": CONFIDENCE,
                     },
                 },
             }

@@ -60,7 +60,7 @@ class Answer:
 
     unmet: the phrases and the targets of terms that the translation lacks, the placeholders that it does not have as
     often as the text, and the forbidden phrases that it has. No alternative has more of them.
-    doubts: see `Translation.doubts`.
+    doubts: see `Translation.doubts`. text_confidence: the lowest confidence of its sentences; None if it is unknown.
     """
 
     text: str
@@ -69,6 +69,7 @@ class Answer:
     confidence: Confidences = field(default_factory=list)
     unmet: Sequence[str] = ()
     doubts: Sequence[str] = ()
+    text_confidence: float | None = None
 
 
 @dataclass
@@ -93,6 +94,12 @@ class _Text:
         """The reasons to doubt the translation of a sentence."""
         translations = (sentence.result.result().translation for sentence in self.sentences)
         return [*dict.fromkeys(doubt for translation in translations for doubt in translation.doubts)]
+
+    @property
+    def confidence(self) -> float | None:
+        """The lowest confidence of a sentence; None if no sentence has one."""
+        translations = (sentence.result.result().translation for sentence in self.sentences)
+        return min((t.confidence for t in translations if t.confidence is not None), default=None)
 
     def written(self, number: int) -> str:
         """Return the text with alternative `number` of each sentence, or its best; 0 is the best."""
@@ -262,7 +269,8 @@ class Work:
             others = {text.written(number): _unmet(text, number, phrases) for number in range(1, call.alternatives + 1)}
             different = [other for other, its in others.items() if other != best and not Counter(its) - Counter(unmet)]
             confidence = text.confidences() if call.has_confidence else []
-            answers.append(Answer(best, different, confidence=confidence, unmet=unmet, doubts=text.doubts))
+            more = {"confidence": confidence, "text_confidence": text.confidence}
+            answers.append(Answer(best, different, unmet=unmet, doubts=text.doubts, **more))
         return answers
 
 

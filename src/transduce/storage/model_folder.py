@@ -1,7 +1,7 @@
 """Model folders, such as RUN/model: model.safetensors, config.json, tokenizer.json and README.md.
 
-It may also have shortlist.safetensors, a vocabulary shortlist. A model folder has a manifest
-(`transduce.storage.atomic_folder`).
+It may also have shortlist.safetensors, a vocabulary shortlist, and calibration.json, what turns the scores of a
+translation into a confidence. A model folder has a manifest (`transduce.storage.atomic_folder`).
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from transduce.config.files import from_json, to_json
 from transduce.config.schema import Config, ModelConfig, SearchConfig, value_or_none
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
+from transduce.decoding.confidence import Calibration
 from transduce.decoding.shortlist.table import Shortlist
 from transduce.errors import UserError
 from transduce.model.build import Model, build_without_values
@@ -38,6 +39,7 @@ from transduce.training.weights import check_shapes, misfit, set_weights
 
 MODEL_FILES = ("model.safetensors", "config.json", "tokenizer.json")
 SHORTLIST_FILE = "shortlist.safetensors"
+CALIBRATION_FILE = "calibration.json"
 MOST_CARD_BYTES = 1 << 20
 
 
@@ -64,6 +66,11 @@ def save_model(
 def save_shortlist(path: Path, shortlist: Shortlist) -> None:
     """Write a shortlist into a model folder, in one step. Everything else in the folder stays the same."""
     _replace_file(path, SHORTLIST_FILE, _encoded(shortlist))
+
+
+def save_calibration(path: Path, calibration: Calibration) -> None:
+    """Write a calibration into a model folder, in one step. Everything else in the folder stays the same."""
+    _replace_file(path, CALIBRATION_FILE, [msgspec.json.format(msgspec.json.encode(calibration), indent=2) + b"\n"])
 
 
 def save_search(path: Path, search: SearchConfig) -> None:
@@ -104,6 +111,7 @@ class LoadedModel:
     tokenizer: TokenizerLike
     name: str = "the model"
     shortlist: Shortlist | None = None
+    calibration: Calibration | None = None
 
 
 def load_translation_model(path: Path) -> LoadedModel:
@@ -171,7 +179,8 @@ def _load(path: Path, build: Callable[[Config], Any] | None) -> LoadedModel:
     model = build(config) if build else build_without_values(config.model)
     set_weights(model, tensors, where)
     shortlist = _shortlist(path, tokenizer) if SHORTLIST_FILE in listed_files(path) else None
-    return LoadedModel(model.eval(), config, tokenizer, str(path), shortlist)
+    calibration = _calibration(path) if CALIBRATION_FILE in listed_files(path) else None
+    return LoadedModel(model.eval(), config, tokenizer, str(path), shortlist, calibration)
 
 
 def _refuse_misfit(config: Config, shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
@@ -194,6 +203,17 @@ def _shortlist(path: Path, tokenizer: TokenizerLike) -> Shortlist:
     shortlist = Shortlist(tensors["common"].numpy(), tensors["candidates"].numpy())
     shortlist.check(tokenizer.vocab_size, tokenizer.target.vocab_size, where)
     return shortlist
+
+
+def _calibration(path: Path) -> Calibration:
+    where = path / CALIBRATION_FILE
+    try:
+        calibration = msgspec.json.decode(read_verified(path, CALIBRATION_FILE), type=Calibration)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as problem:
+        remedy = "learn it again with transduce calibrate"
+        raise UserError(f"{where}: expected a calibration ({problem}); {remedy}") from None
+    calibration.check(where)
+    return calibration
 
 
 def _refuse_other_folder(path: Path) -> None:

@@ -60,7 +60,7 @@ for (const width of [360, 1400]) {
     await page.route("**/translate", route => route.fulfill({ status: 503, json: { error: "no translation within 30 s" } }));
     const failure = await after(page, text);
     await page.unroute("**/translate");
-    await page.route("**/translate", route => route.fulfill({ json: { translatedText: "a a", doubts: ["repeated", "cut"] } }));
+    await page.route("**/translate", route => route.fulfill({ json: { translatedText: "a a", doubts: ["repeated", "cut"], textConfidence: 0.364 } }));
     const doubtful = await after(page, text);
     await page.unroute("**/translate");
     await page.selectOption("#source", "auto");
