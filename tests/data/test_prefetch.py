@@ -1,5 +1,6 @@
 """The batches of the next step, prepared in a thread: the same ones, one step ahead, with the errors of the stream."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -85,18 +86,19 @@ def test_a_problem_of_the_stream_is_raised_where_the_step_is_taken() -> None:
 
 def test_ctrl_c_interrupts_the_wait_for_a_step() -> None:
     is_over = threading.Event()
+    waits: list[bool] = []
 
     def stream() -> Iterator[Step]:
-        is_over.wait(20)
+        waits.append(is_over.wait(20))
         yield from numbered_steps([])
 
     prefetch = Prefetch(stream(), GPU)
-    threading.Timer(0.05, signal.raise_signal, [signal.SIGINT]).start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            prefetch.take()
-    finally:
-        is_over.set()
+    threading.Timer(0.05, os.kill, [os.getpid(), signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        prefetch.take()
+    is_over.set()
+    prefetch.take()
+    assert waits == [True], "the interrupt came before the end of the wait"
 
 
 PROGRAM = """

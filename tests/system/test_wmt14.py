@@ -29,7 +29,7 @@ DATA = Path(os.environ.get("TRANSDUCE_DATA", ROOT / "data"))
 PAGE = ROOT / "docs" / "wmt14.md"
 TINY = ["model.d_model=64", "model.n_heads=2", "model.n_layers=1", "model.d_ff=128", "train.warmup_steps=60"]
 VOCAB_SIZE = 4_000
-TEST_LINES = 1_000
+TEST_LINES = 200
 SHORT = [
     f"data.vocab_size={VOCAB_SIZE}",
     "data.batch_tokens=2500",

@@ -53,11 +53,19 @@ def their_ids(theirs: Any, prompt: list[int], ends: list[int], **options: Any) -
     return ids[:first]
 
 
-@pytest.mark.parametrize("ends", [[0], [17, 4, 30, 22]])
-@pytest.mark.parametrize("n_beams", [1, 3])
-@pytest.mark.parametrize(("penalty", "ngram"), [(1.8, 0), (0.7, 0), (1.0, 2), (1.3, 3)])
+@pytest.mark.parametrize(
+    ("penalty", "ngram", "n_beams", "ends"),
+    [
+        (1.8, 0, 1, [0]),
+        (1.8, 0, 3, [17, 4, 30, 22]),
+        (0.7, 0, 3, [0]),
+        (1.0, 2, 1, [17, 4, 30, 22]),
+        (1.0, 2, 3, [0]),
+        (1.3, 3, 3, [17, 4, 30, 22]),
+    ],
+)
 def test_repetition_is_avoided_as_by_hugging_face(
-    ours: Any, models: Models, ends: list[int], n_beams: int, penalty: float, ngram: int
+    ours: Any, models: Models, penalty: float, ngram: int, n_beams: int, ends: list[int]
 ) -> None:
     repetition = {"repetition_penalty": penalty, "no_repeat_ngram": ngram}
     power = {"length_penalty": "power", "alpha": 1.0}
