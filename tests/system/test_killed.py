@@ -74,8 +74,9 @@ def test_a_run_killed_at_any_operation_of_a_save_resumes(killer: Killer) -> None
 
 @pytest.mark.parametrize("names", [("config.json", "step-00000006"), ("model-", None)], ids=["start", "end"])
 def test_a_run_killed_at_its_start_and_end_resumes(killer: Killer, names: tuple[str, str | None]) -> None:
+    """The commit selects an eighth of the operations."""
     begin, end = (killer.first(name) if name else len(killer.operations) for name in names)
-    for at in range(begin, end, 4):
+    for at in range(begin + random.Random(seed_of_the_commit()).randrange(8), end, 8):
         killer.kill_at(Trap(at, DEATH[killer.config.train.use], size=100))
 
 
