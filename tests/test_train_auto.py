@@ -40,6 +40,20 @@ def text(tmp_path: Path) -> tuple[Path, Path]:
     return write_pairs(tmp_path, "train", list(dict.fromkeys(toy_lines(1, 300)))[:200])
 
 
+@pytest.fixture
+def speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each trial end with the same speed: on a busy machine a few seconds can be too short for any training."""
+    original = run_choices.run_trial
+
+    def run_trial(*arguments: Any) -> auto.Trial:
+        measured = original(*arguments)
+        assert measured.step > 0 and measured.evaluation > 0
+        return replace(measured, step=0.04, evaluation=0.01)
+
+    monkeypatch.setattr(run_choices, "run_trial", run_trial)
+
+
+@pytest.mark.usefixtures("speed")
 def test_two_files_and_minutes_are_enough(
     text: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -60,6 +74,7 @@ def test_two_files_and_minutes_are_enough(
     assert refresh_report(run) == [] and "held out" in (run / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("speed")
 def test_a_resumed_run_chooses_nothing_again_and_ends_the_same(
     text: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -156,6 +171,7 @@ def test_several_ranks_are_refused_because_the_trial_has_one(
     assert "expected one rank, for the trial; give a recipe without --minutes" in line
 
 
+@pytest.mark.usefixtures("speed")
 def test_a_recipe_ends_after_the_minutes(text: tuple[Path, Path], tmp_path: Path) -> None:
     train(CONFIG, train=text, valid=list(text), out=tmp_path / "run", minutes=0.05)
     config = run_folder.run_config(tmp_path / "run")

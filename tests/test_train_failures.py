@@ -182,7 +182,7 @@ def inject(monkeypatch: pytest.MonkeyPatch, steps: Iterable[int], fault: Fault =
     monkeypatch.setattr(Gradients, "of", of)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_a_step_with_a_nonfinite_number_changes_no_weights(
     seed: int, run_texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,7 +206,13 @@ def test_a_step_with_a_nonfinite_number_changes_no_weights(
     assert before.state["skipped"] == 36
 
 
-@pytest.mark.parametrize("every", [{"log_every_steps": 1}, {"log_every_steps": 100, "evaluate_every_steps": 100}])
+@pytest.mark.parametrize(
+    "every",
+    [
+        pytest.param({"log_every_steps": 1}, marks=pytest.mark.slow),
+        {"log_every_steps": 100, "evaluate_every_steps": 100},
+    ],
+)
 def test_five_nonfinite_steps_in_a_row_end_a_run_with_good_checkpoints(
     every: dict[str, int], run_texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,7 @@ def test_two_runs_are_identical(finished_runs: dict[str, Path], run_texts: Texts
     assert_same(tmp_path / "run", finished_runs["average"])
 
 
-FAST = {("average", 1), ("ema", 29), ("best", 45), ("average", 60)}
+FAST = {("average", 1), ("ema", 29), ("best", 45)}
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_run_stopped_seven_times_ends_the_same(
     assert_same(tmp_path / "run", finished_runs["average"])
 
 
-@pytest.mark.parametrize("step", [5, 37])
+@pytest.mark.parametrize("step", [pytest.param(5, marks=pytest.mark.slow), 37])
 def test_a_run_ended_by_an_exception_resumes_to_the_same_end(
     step: int, finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

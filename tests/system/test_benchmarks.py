@@ -56,6 +56,7 @@ def test_the_gpu_script_runs_on_a_cpu_with_only_torch(tmp_path: Path) -> None:
     assert result["translation, transduce"]["latency_ms"] > 0
 
 
+@pytest.mark.slow
 def test_the_gpu_script_skips_what_does_not_fit_into_its_minutes(tmp_path: Path) -> None:
     out = tmp_path / "gpu.json"
     words = [sys.executable, str(ROOT / "benchmarks" / "gpu.py"), "--tiny", "--minutes", "0.25", "--out", str(out)]
@@ -67,6 +68,7 @@ def test_the_gpu_script_skips_what_does_not_fit_into_its_minutes(tmp_path: Path)
     assert result["ceiling_tflops"] > 0
 
 
+@pytest.mark.slow
 def test_speeds_of_other_depths_are_compared(tmp_path: Path) -> None:
     model = save_to(random_model(ModelConfig(d_model=16, n_heads=2, n_layers=1, d_ff=32)), tmp_path / "model")
     (tmp_path / "test.en").write_text("a b c\n", encoding="utf-8")

@@ -72,6 +72,7 @@ def test_a_run_killed_at_any_operation_of_a_save_resumes(killer: Killer) -> None
         killer.kill_at(Trap(at, DEATH[killer.config.train.use], size=100))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("config.json", "step-00000006"), ("model-", None)], ids=["start", "end"])
 def test_a_run_killed_at_its_start_and_end_resumes(killer: Killer, names: tuple[str, str | None]) -> None:
     """The commit selects an eighth of the operations."""
@@ -80,12 +81,14 @@ def test_a_run_killed_at_its_start_and_end_resumes(killer: Killer, names: tuple[
         killer.kill_at(Trap(at, DEATH[killer.config.train.use], size=100))
 
 
+@pytest.mark.slow
 def test_a_run_killed_again_and_again_resumes(killer: Killer) -> None:
     """Each resumed process is killed early: at operation 0, 5, 10 and so on."""
     traps = [Trap(at, "kill") for at in range(0, 30, 5)]
     killer.kill_at(Trap(killer.first("step-00000012"), DEATH[killer.config.train.use], size=100), *traps)
 
 
+@pytest.mark.slow
 def test_a_run_killed_and_interrupted_at_random_moments_resumes(killer: Killer) -> None:
     rng = random.Random(killer.config.train.use)
     kills = killer.kills

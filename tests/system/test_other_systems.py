@@ -78,7 +78,7 @@ def run_as_on(system: str, code: str, *arguments: str) -> "subprocess.CompletedP
     return process
 
 
-@pytest.mark.parametrize("system", ["windows", "macos"])
+@pytest.mark.parametrize("system", ["windows", pytest.param("macos", marks=pytest.mark.slow)])
 def test_a_model_is_trained_resumed_used_evaluated_and_served(tmp_path: Path, system: str) -> None:
     (tmp_path / "recipe.py").write_text(RECIPE, encoding="utf-8")
     src, tgt = write_pairs(tmp_path, "valid", toy_lines(2, 4))

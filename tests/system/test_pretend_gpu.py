@@ -45,6 +45,7 @@ def test_every_kind_of_model_trains_and_resumes() -> None:
     run_gpu_tests("test_cuda_runs.py", are_slow=True, least=37)
 
 
+@pytest.mark.slow
 def test_the_work_of_a_step_can_be_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRANSDUCE_DEVICE")  # the tests of a CPU name it
     out = tmp_path / "counts.json"

@@ -87,7 +87,7 @@ def single(texts: Texts, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
     return folder / "run", whole_steps(by_rank)
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_several_ranks_train_like_one(texts: Texts, single: tuple[Path, Steps], tmp_path: Path, count: int) -> None:
     """Pairs and their order are equal; without dropout the weights differ by rounding only."""
     by_rank = run_on_ranks(tmp_path / "ranks", count, train_and_record, PLAIN, texts, tmp_path / "run")
@@ -96,6 +96,7 @@ def test_several_ranks_train_like_one(texts: Texts, single: tuple[Path, Steps], 
     assert_close(tmp_path / "run", run)
 
 
+@pytest.mark.slow
 def test_the_number_of_ranks_may_change(texts: Texts, single: tuple[Path, Steps], tmp_path: Path) -> None:
     """The resumed run has the batches of a run of one rank."""
     run, steps = tmp_path / "run", []

@@ -122,6 +122,7 @@ def test_a_sharded_run_equals_an_unsharded_one(run_without_shards: Path, run_wit
     assert_close(run_with_shards, run_without_shards)
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_bits(texts: Texts, run_with_shards: Path, tmp_path: Path) -> None:
     """The other rank exits without saving. Both restart with shards."""
     store = new_store()
@@ -136,6 +137,7 @@ def test_a_killed_run_ends_with_the_same_bits(texts: Texts, run_with_shards: Pat
     assert differences(ending(run), ending(run_with_shards)) == []
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_or_without_shards_on_any_number_of_ranks(texts: Texts, tmp_path: Path) -> None:
     without_dropout = replace(EMA.model, dropout=0.0, attention_dropout=0.0)
     plain = replace(EMA, model=without_dropout, train=replace(SHORT, rdrop=0.0))
