@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from transduce.errors import UserError
 from transduce.serve.documents import lines_of
-from transduce.serve.formats import files
+from transduce.serve.formats import limits
 from transduce.serve.formats.files import MODULES, MOST_BYTES, extension_of, read_file
 
 
@@ -231,7 +231,7 @@ def test_hostile_html_takes_time_in_proportion_to_its_size(content: bytes) -> No
 
 
 def test_too_many_texts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST_TEXTS", 10)
+    monkeypatch.setattr(limits, "MOST_TEXTS", 10)
     with pytest.raises(UserError, match="in.json: expected at most 10 texts; split the file"):
         written(b'["a","a","a","a","a","a","a","a","a","a","a","a","a","a","a","a"]', "json")
 

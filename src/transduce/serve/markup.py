@@ -74,7 +74,7 @@ def _is_matched(run: Sequence[Token]) -> bool:
 def segment(run: Sequence[Token], syntax: Syntax) -> Document:
     """Return the segment of tokens whose inline tags match, with the white space around it as it is."""
     raw = "".join(token.raw for token in run)
-    run = _with_whole_atoms(run)
+    run = _with_whole_atoms(_with_inner_breaks(run))
     line = ""
     breaks: list[tuple[int, str]] = []
     root = Element("", 0)
@@ -104,6 +104,22 @@ def segment(run: Sequence[Token], syntax: Syntax) -> Document:
     source = raw[len(before) : len(raw) - len(after)]
     parts: list = [before, MarkupLine(line.rstrip(" "), root, source, syntax, breaks), after]
     return [part for part in parts if part]
+
+
+def _with_inner_breaks(run: Sequence[Token]) -> list[Token]:
+    """Return tokens with one break for several in a row, and a mark for each that is not between texts."""
+    texts = [i for i, token in enumerate(run) if token.kind == "text" and not _is_space(token)]
+    tokens: list[Token] = []
+    for i, token in enumerate(run):
+        if token.kind != "break":
+            tokens.append(token)
+        elif not texts or not texts[0] < i < texts[-1]:
+            tokens.append(Token("mark", token.raw))
+        elif tokens[-1].kind == "break":
+            tokens[-1] = Token("break", tokens[-1].raw + token.raw, text=" ")
+        else:
+            tokens.append(token)
+    return tokens
 
 
 def _with_whole_atoms(run: Sequence[Token]) -> list[Token]:

@@ -1,28 +1,20 @@
 """Files of all formats: their texts, and the file with the translations. What is not text stays, byte for byte."""
 
 import importlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Protocol
 
 from transduce.data.compression import ALL_FORMATS
-from transduce.decoding.phrases.placeholders import is_placeholder
 from transduce.errors import LineError, UserError, nearest
-from transduce.serve.documents import Document, Part
+from transduce.serve.documents import Document
+from transduce.serve.formats.archives import read_archive
+from transduce.serve.formats.limits import limited
 
 MOST_BYTES = 4 << 20  # of a text file
 MOST_FILE_BYTES = 64 << 20
-MOST_TEXTS = 100_000  # of a file; each takes about a kilobyte
 BOM = "\ufeff"
-
-
-class Format(Protocol):
-    """A module with a format of text files, or of archives."""
-
-    def read(self, text: str) -> Iterable[str | Part]:
-        """Yield the texts of a file, and what is between them. Raises UserError, or LineError, for another format."""
-        ...
 
 
 class File(Protocol):
@@ -45,7 +37,10 @@ MODULES = {
     "html": "web",
     "htm": "web",
     "md": "markdown",
-}  # the module of each extension
+    "docx": "docx",
+    "odt": "odt",
+}  # the module of each extension: `READERS` yields the texts, and what is between them, of a text file or of XML
+ARCHIVES = ("docx", "odt")
 
 
 def extension_of(name: str, where: str) -> str:
@@ -62,7 +57,7 @@ def read_file(content: bytes, extension: str, where: str) -> File:
     if len(content) > MOST_FILE_BYTES:
         raise UserError(f"{where}: expected at most {MOST_FILE_BYTES:,} bytes; split the file")
     try:
-        return _read_text(content, extension, where)
+        return _read(content, extension)
     except LineError as error:
         raise UserError(f"{where}:{error.number}: {error.problem}") from None
     except UserError as error:
@@ -81,11 +76,13 @@ class TextFile:
         return "".join(pieces).encode()
 
 
-def _read_text(content: bytes, extension: str, where: str) -> File:
-    text = decode(content)
-    before = [BOM] if text.startswith(BOM) else []
+def _read(content: bytes, extension: str) -> File:
     module = importlib.import_module(f"transduce.serve.formats.{MODULES[extension]}")
     read = module.READERS[extension]
+    if extension in ARCHIVES:
+        return read_archive(content, module.MEMBERS, read)
+    text = decode(content)
+    before = [BOM] if text.startswith(BOM) else []
     return TextFile([*before, *limited(read(text.removeprefix(BOM)))])
 
 
@@ -106,14 +103,3 @@ def decode(content: bytes) -> str:
         number = text.count("\n", 0, text.index("\0")) + 1
         raise LineError(number, "expected text in UTF-8, not the character NUL; convert the file with iconv")
     return text
-
-
-def limited(document: Iterable[str | Part]) -> Iterator[str | Part]:
-    """Yield the members of a document, those that are only a placeholder as they are. Raises UserError for too many."""
-    for number, member in enumerate(document):
-        if number > 3 * MOST_TEXTS:  # with what is between the texts
-            raise UserError(f"expected at most {MOST_TEXTS:,} texts; split the file")
-        if isinstance(member, str) or not is_placeholder(member.line):
-            yield member
-        else:
-            yield member.write(member.line, None)

@@ -1,0 +1,175 @@
+"""Word documents. Styles, fields and pictures stay; a run of text with its own format goes with its words.
+
+A run is text with one format: <w:r><w:rPr>format</w:rPr><w:t>text</w:t></w:r>. The format of most of a paragraph's
+text, its base, is around all of its translation, and is interrupted by the runs of other formats.
+"""
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from transduce.decoding.hypothesis import Alignment
+from transduce.errors import UserError
+from transduce.serve.documents import Document, Part, lines_of
+from transduce.serve.formats.odt import XML, XML_TAG
+from transduce.serve.markup import segment
+from transduce.serve.markup_tokens import Token
+
+MEMBERS = ["word/document.xml", "word/header*.xml", "word/footer*.xml", "word/footnotes.xml", "word/endnotes.xml"]
+MOST_BYTES = 1_000_000  # of a paragraph
+MOST_TOKENS = 500  # of a paragraph; in a longer one, each run is a text
+_PARAGRAPH = re.compile(r"</?w:p(?:\s[^>]*)?>")  # also of a text box within a paragraph
+_RUN = re.compile(r"<w:r(?:\s[^>]*)?(?<!/)>((?:(?!<w:r[\s>]).)*?)</w:r>", re.DOTALL)
+_FORMAT = re.compile(r"<w:rPr>.*?</w:rPr>|<w:rPr\s*/>", re.DOTALL)
+_CONTENT = re.compile(
+    r"<w:t(?:\s[^>]*)?>([^<]*)</w:t>|<w:t\s*/>|(<w:(?:tab|br|cr)(?:\s[^>]*)?/>)|<w:lastRenderedPageBreak/>"
+)
+_OPEN, _CLOSE = '<w:t xml:space="preserve">', "</w:t>"
+_EMPTY = re.compile(rf"<w:r>(?:<w:rPr>(?:(?!</w:rPr>).)*</w:rPr>|<w:rPr\s*/>)?{_OPEN}{_CLOSE}</w:r>", re.DOTALL)
+
+
+@dataclass
+class _Run:
+    """A run. contents: its texts, and its tabs and line breaks; nothing if it has something else."""
+
+    start: int
+    end: int
+    format: str
+    contents: list[tuple[str, str]]
+
+    @property
+    def length(self) -> int:
+        return sum(len(text) for text, _ in self.contents)
+
+
+class _Paragraph:
+    """A text with its runs. source: as it is in the file. base: the format of most of it."""
+
+    def __init__(self, source: str, base: str, inner: Document) -> None:
+        self._source = source
+        self._base = base
+        self._inner = inner
+        (self._part,) = lines_of(inner)
+        self.line = self._part.line
+        self.needs_alignment = self._part.needs_alignment
+
+    def write(self, text: str, alignment: Alignment | None) -> str:
+        if text == self.line:
+            return self._source
+        pieces = [part if isinstance(part, str) else part.write(text, alignment) for part in self._inner]
+        return _EMPTY.sub("", f"<w:r>{self._base}{_OPEN}{''.join(pieces)}{_CLOSE}</w:r>")
+
+
+def read(xml: str) -> Iterator[str | Part]:
+    """Yield the texts of the paragraphs, and what is between them."""
+    place = 0
+    for match in _PARAGRAPH.finditer(xml):
+        yield from _stretch(xml[place : match.start()])
+        yield match[0]
+        place = match.end()
+    yield xml[place:]
+
+
+READERS = {"docx": read}
+
+
+def _stretch(source: str) -> Iterator[str | Part]:
+    """Yield the texts of what is between two ends of paragraphs: all of a paragraph, unless it has a text box."""
+    if "<w:t" not in source:
+        yield source
+        return
+    if len(source) > MOST_BYTES:
+        raise UserError(f"expected paragraphs of at most {MOST_BYTES:,} bytes of XML; split the longest one")
+    runs = [_run(match) for match in _RUN.finditer(source)]
+    with_text = [i for i, run in enumerate(runs) if run.length]
+    if not with_text:
+        yield source
+        return
+    inner = runs[with_text[0] : with_text[-1] + 1]
+    whole = _balanced(source, inner) if sum(1 + len(run.contents) for run in inner) <= MOST_TOKENS else None
+    place = 0
+    for start, end, members in [(*whole, inner)] if whole else [(run.start, run.end, [run]) for run in inner]:
+        yield source[place:start]
+        yield from _paragraph(source[start:end], members, start)
+        place = end
+    yield source[place:]
+
+
+def _run(match: re.Match[str]) -> _Run:
+    format_match = _FORMAT.search(match[1])
+    rest = _FORMAT.sub("", match[1], count=1)
+    contents = [(html.unescape(content[1] or ""), content[2] or "") for content in _CONTENT.finditer(rest)]
+    if len(contents) > MOST_TOKENS:
+        raise UserError(f"expected at most {MOST_TOKENS} tabs and line breaks in a run; split the paragraph")
+    is_text = not _CONTENT.sub("", rest).strip()
+    return _Run(match.start(), match.end(), format_match[0] if format_match else "", contents if is_text else [])
+
+
+def _balanced(source: str, runs: Sequence[_Run]) -> tuple[int, int] | None:
+    """Return the range of the runs with the elements around some of them, such as links; None if there is none."""
+    between = "".join(source[left.end : right.start] for left, right in zip(runs, runs[1:], strict=False))
+    depth = lowest = 0
+    for number, match in enumerate(XML_TAG.finditer(between)):
+        if number == MOST_TOKENS:
+            return None
+        depth += 0 if match[0].endswith("/>") or not match[2] else -1 if match[1] else 1
+        lowest = min(lowest, depth)
+    before = [*XML_TAG.finditer(source, 0, runs[0].start)]
+    after = [*XML_TAG.finditer(source, runs[-1].end)]
+    opening = before[len(before) + lowest :] if lowest else []
+    closing = after[: depth - lowest]
+    is_sound = len(opening) == -lowest and all(m[2] and not m[1] and not m[0].endswith("/>") for m in opening)
+    if not is_sound or len(closing) < depth - lowest or not all(m[1] for m in closing):
+        return None
+    return opening[0].start() if opening else runs[0].start, closing[-1].end() if closing else runs[-1].end
+
+
+def _paragraph(source: str, runs: Sequence[_Run], first: int) -> Iterator[str | Part]:
+    """Yield the part of some runs. source: of all that is from the first to the last. first: its place."""
+    lengths: dict[str, int] = {}
+    for run in runs:
+        lengths[run.format] = lengths.get(run.format, 0) + run.length
+    base = max(lengths, key=lambda name: lengths[name])
+    inner = segment([*_tokens(source, runs, first, base)], XML)
+    if lines_of(inner):
+        yield _Paragraph(source, base, inner)
+    else:
+        yield source
+
+
+def _tokens(source: str, runs: Sequence[_Run], first: int, base: str) -> Iterator[Token]:
+    """Yield the tokens of runs and of what is between them. The base is open around each of them."""
+    opening, closing = f"<w:r>{base}{_OPEN}", f"{_CLOSE}</w:r>"
+    place = 0
+    for run in [*runs, None]:
+        marks = ""
+        for match in XML_TAG.finditer(source, place, run.start - first if run else len(source)):
+            if not match[2] or match[0].endswith("/>"):
+                marks += match[0]
+                continue
+            if marks:
+                yield Token("mark", closing + marks + opening)
+            yield Token("close" if match[1] else "open", closing + match[0] + opening, match[2])
+            marks = ""
+        if marks:
+            yield Token("mark", closing + marks + opening)
+        if run is None:
+            return
+        place = run.end - first
+        if not run.contents:
+            yield Token("atom", closing + source[run.start - first : place] + opening)
+        elif run.format == base:
+            yield from _contents(run)
+        else:
+            yield Token("open", f"{closing}<w:r>{run.format}{_OPEN}", "w:r")
+            yield from _contents(run)
+            yield Token("close", closing + opening, "w:r")
+
+
+def _contents(run: _Run) -> Iterator[Token]:
+    for text, space in run.contents:
+        if text:
+            yield Token("text", XML.escape(text), text=text)
+        elif space:
+            yield Token("break", f"{_CLOSE}{space}{_OPEN}", text=" ")

@@ -1,0 +1,23 @@
+"""The most texts of a file."""
+
+from collections.abc import Iterable, Iterator
+
+from transduce.decoding.phrases.placeholders import is_placeholder
+from transduce.errors import UserError
+from transduce.serve.documents import Part
+
+MOST_TEXTS = 100_000  # of a file; each takes about a kilobyte
+
+
+def limited(document: Iterable[str | Part], n_before: int = 0) -> Iterator[str | Part]:
+    """Yield the members of a document, those that are only a placeholder as they are. Raises UserError for too many.
+
+    n_before: the number of members before these.
+    """
+    for number, member in enumerate(document, start=n_before):
+        if number > 3 * MOST_TEXTS:  # with what is between the texts
+            raise UserError(f"expected at most {MOST_TEXTS:,} texts; split the file")
+        if isinstance(member, str) or not is_placeholder(member.line):
+            yield member
+        else:
+            yield member.write(member.line, None)

@@ -1,0 +1,200 @@
+"""Word and OpenDocument: every member and every style stays, and a hostile archive is one mistake."""
+
+import io
+import re
+import zipfile
+from collections.abc import Callable
+from xml.dom import minidom
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from transduce.decoding.hypothesis import AlignedWord
+from transduce.errors import UserError
+from transduce.serve.documents import lines_of
+from transduce.serve.formats import archives
+from transduce.serve.formats.files import read_file
+
+NAMES = {"docx": "word/document.xml", "odt": "content.xml"}
+WORD = '<?xml version="1.0"?>\n<w:document xmlns:w="w"><w:body>{}</w:body></w:document>'
+OPEN = '<o:d xmlns:o="o" xmlns:text="t"><text:h>a</text:h><!-- b -->{}</o:d>'
+DOCTYPE = '<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'
+
+
+def archive(extension: str, xml: str | bytes, *others: tuple[str, bytes], level: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """Return a document with this XML, and other members before and behind it."""
+    output = io.BytesIO()
+    with zipfile.ZipFile(output, "w", level) as file:
+        file.writestr("mimetype", b"application/x", zipfile.ZIP_STORED)
+        file.writestr(NAMES[extension], xml)
+        for name, content in others or [("media/a b.png", b"\x00\xff")]:
+            file.writestr(name, content)
+    return output.getvalue()
+
+
+def members(content: bytes) -> dict[str, tuple[int, bytes]]:
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        return {info.filename: (info.compress_type, file.read(info)) for info in file.infolist()}
+
+
+def written(content: bytes, extension: str, translate: Callable[[str], str] = str) -> bytes:
+    file = read_file(content, extension, f"in.{extension}")
+    pieces = [part if isinstance(part, str) else part.write(translate(part.line), None) for part in file.document]
+    return file.write(pieces)
+
+
+def translated(extension: str, xml: str, translate: Callable[[str], str] = str.upper) -> str:
+    output = members(written(archive(extension, xml), extension, translate))[NAMES[extension]][1].decode()
+    minidom.parseString(output)  # it is well-formed
+    return output
+
+
+def run(text: str, form: str = "", *, keeps_space: bool = True) -> str:
+    space = ' xml:space="preserve"' if keeps_space else ""
+    return f"<w:r>{form and f'<w:rPr>{form}</w:rPr>'}<w:t{space}>{text}</w:t></w:r>"
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (run("a b", keeps_space=False), run("A B")),
+        (run("a ") + run("b", "<w:b/>") + run(" &amp; c"), run("A ") + run("B", "<w:b/>") + run(" &amp; C")),
+        (f"<w:pPr/>{run('a ')}<w:proofErr/>{run('b')}", f"<w:pPr/>{run('A ')}<w:proofErr/>{run('B')}"),
+        (
+            f"{run('a ')}<w:hyperlink>{run('b', '<w:u/>')}</w:hyperlink>",
+            f"{run('A ')}<w:hyperlink>{run('B', '<w:u/>')}</w:hyperlink>",
+        ),
+        (
+            "<w:r><w:t>a</w:t><w:br/><w:t>b</w:t></w:r><w:r><w:drawing/></w:r>",
+            run("A").replace("</w:r>", "<w:br/>") + run("B").removeprefix("<w:r>") + "<w:r><w:drawing/></w:r>",
+        ),
+        (run("12") + "<w:r><w:instrText>a</w:instrText></w:r>", run("12") + "<w:r><w:instrText>a</w:instrText></w:r>"),
+        (
+            f"{run('a')}<w:r><w:pict></w:p><w:p>{run('b')}</w:p><w:p></w:pict></w:r>{run('c')}".replace(
+                "</w:p><w:p>" + run("b") + "</w:p><w:p>", "<w:p>" + run("b") + "</w:p>"
+            ),
+            f"{run('A')}<w:r><w:pict><w:p>{run('B')}</w:p></w:pict></w:r>{run('C')}",
+        ),
+    ],
+    ids=["run", "format", "mark", "link", "break", "field", "text box"],
+)
+def test_the_runs_of_word_stay(source: str, target: str) -> None:
+    xml = WORD.format(f"<w:p>{source}</w:p>")
+    assert translated("docx", xml) == WORD.format(f"<w:p>{target}</w:p>")
+    assert translated("docx", xml, str) == xml
+
+
+def test_a_format_goes_with_its_word() -> None:
+    xml = WORD.format(f"<w:p>{run('a ')}{run('b', '<w:b/>')}{run(' c')}</w:p>")
+    (part,) = lines_of(read_file(archive("docx", xml), "docx", "in").document)
+    assert part.line == "a b c" and part.needs_alignment
+    alignment = (AlignedWord("X", 0, "b", 2), AlignedWord("Y", 2, "a", 0), AlignedWord("Z", 4, "c", 4))
+    assert part.write("X Y Z", alignment) == run("X", "<w:b/>") + run(" Y Z")
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (
+            '<text:p>a <text:span text:style-name="T">b</text:span><text:line-break/>c</text:p>',
+            '<text:p>A <text:span text:style-name="T">B</text:span><text:line-break/>C</text:p>',
+        ),
+        (
+            "<text:p>a <text:date>b</text:date> c<text:note><text:p>d</text:p></text:note> e</text:p>",
+            "<text:p>A <text:date>b</text:date> C<text:note><text:p>D</text:p></text:note> E</text:p>",
+        ),
+        ("<text:p><text:tab/>a<text:bookmark/></text:p>b", "<text:p><text:tab/>A<text:bookmark/></text:p>b"),
+    ],
+    ids=["span", "field", "marks"],
+)
+def test_the_spans_of_opendocument_stay(source: str, target: str) -> None:
+    assert translated("odt", OPEN.format(source)) == OPEN.format(target).replace("h>a<", "h>A<")
+    assert translated("odt", OPEN.format(source), str) == OPEN.format(source)
+
+
+TEXTS = st.text(st.sampled_from("ab .&<é\n"), max_size=6)
+FORMATS = st.sampled_from(["", "<w:b/>", "<w:i/>"])
+LINKS = st.sampled_from(
+    ["{}", "<w:hyperlink>{}</w:hyperlink>", "{}<w:bookmarkEnd/>", "<w:ins><w:smartTag>{}</w:smartTag></w:ins>"]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(runs=st.lists(st.tuples(TEXTS, FORMATS, LINKS), max_size=6), factor=st.integers(0, 3))
+def test_any_runs_give_all_of_the_translation(runs: list[tuple[str, str, str]], factor: int) -> None:
+    escaped = [(text.replace("&", "&amp;").replace("<", "&lt;"), form, link) for text, form, link in runs]
+    xml = WORD.format(f"<w:p>{''.join(link.format(run(text, form)) for text, form, link in escaped)}</w:p>")
+    assert translated("docx", xml, str) == xml
+    lines: list[str] = []
+
+    def translate(line: str) -> str:
+        lines.append(" ".join(["x", "y", "z"][:factor]) or "w")
+        return lines[-1]
+
+    output = translated("docx", xml, translate)
+    texts = "".join(re.findall(r"<w:t(?: [^>]*)?>([^<]*)</w:t>", output))
+    assert sum(map(len, lines)) == 0 or all(line.replace(" ", "") in texts.replace(" ", "") for line in lines)
+    assert output.count("<w:hyperlink>") == xml.count("<w:hyperlink>")
+    assert output.count("<w:bookmarkEnd/>") == xml.count("<w:bookmarkEnd/>")
+
+
+def test_all_other_members_stay() -> None:
+    content = archive("odt", OPEN.format(""), ("styles.xml", b"<a/>"), ("Pictures/1.png", b"\0" * 99), ("b", b""))
+    assert members(written(content, "odt")) == members(content)
+    before, after = members(content), members(written(content, "odt", str.upper))
+    assert [*before] == [*after]
+    assert {name for name in before if before[name] != after[name]} == {"content.xml"}
+
+
+def encrypted(content: bytes) -> bytes:
+    """Return an archive whose members say that they have a password."""
+    return content.replace(b"PK\x01\x02\x14\x03\x14\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b"a dog",
+            "in.docx: expected a zip archive; the file is damaged, or has another format (File is not a zip file)",
+        ),
+        (archive("docx", WORD)[:-40], "in.docx: expected a zip archive"),
+        (archive("docx", WORD)[:100] + b"\0" * 9 + archive("docx", WORD)[109:], "in.docx: expected a zip archive"),
+        (
+            archive("docx", WORD, ("a", b"bcdefgh"), level=0).replace(b"bcd", b"bxd"),
+            "the file is damaged, or has another",
+        ),
+        (archives.OLE + b"\0" * 99, "in.docx: expected a file without a password, and not of Word 97"),
+        (encrypted(archive("docx", WORD)), "in.docx: expected a file without a password; save it again without"),
+        (archive("odt", OPEN), "in.docx: expected an archive with word/document.xml; correct the extension"),
+        (archive("docx", WORD, ("../../a", b"")), "in.docx: expected names within the archive, not '../../a'"),
+        (archive("docx", WORD, ("/a", b"")), "expected names within the archive, not '/a'"),
+        (archive("docx", WORD, ("C:\\a", b"")), "expected names within the archive"),
+        (archive("docx", WORD, level=zipfile.ZIP_LZMA), "expected deflate in the archive"),
+        (archive("docx", DOCTYPE), "in.docx: expected word/document.xml without a DOCTYPE; save the file again"),
+        (archive("docx", "<a>"), "in.docx: expected XML in word/document.xml; the file is damaged (no element found"),
+        (archive("docx", "<a>" * 600 + "</a>" * 600), "expected at most 500 nested elements in word/document.xml"),
+        (archive("docx", '<?xml version="1.0" encoding="latin-1"?><a>é</a>'.encode("latin-1")), "in UTF-8"),
+        (archive("docx", b"<a>" + b" " * archives.MOST_XML), "expected at most 16,777,216 bytes in word/document.xml"),
+        (archive("docx", WORD, *((f"{i}", b"") for i in range(5_000))), "expected at most 5,000 files in the archive"),
+    ],
+    ids=range(17),
+)
+def test_another_file_is_one_mistake(content: bytes, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        read_file(content, "docx", "in.docx")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_an_encrypted_opendocument_is_refused() -> None:
+    content = archive("odt", b"\0\xff", ("META-INF/manifest.xml", b"<m><encryption-data/></m>"))
+    with pytest.raises(UserError, match="in.odt: expected a file without a password"):
+        read_file(content, "odt", "in.odt")
+
+
+def test_an_archive_of_much_that_is_unpacked_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MOST_UNPACKED", 1_000)
+    with pytest.raises(UserError, match="expected at most 1,000 bytes in the archive, unpacked"):
+        read_file(archive("docx", WORD, ("a", b"\0" * 2_000)), "docx", "in.docx")
