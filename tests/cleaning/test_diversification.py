@@ -137,6 +137,15 @@ def test_a_model_translates_and_continues(
     assert "out.en: expected no file with this name" in command(cli, *words).err
 
 
+def test_a_wrong_file_is_named_before_a_model_translates(
+    toy: Toy, folder: Path, cli: Callable[..., CommandResult]
+) -> None:
+    write_lines(folder / "backward.en", ["one"])
+    for name, message in (("backward.en", "not 1 and 4"), ("none", "none: expected a text file")):
+        result = command(cli, "--forward", str(toy.model), "--backward", name)
+        assert result.code == 2 and message in result.err and "translating" not in result.err
+
+
 def test_mistakes_are_named(folder: Path, cli: Callable[..., CommandResult]) -> None:
     result = command(cli)
     assert result.code == 2 and "--forward: expected a file with translations" in result.err

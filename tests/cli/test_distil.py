@@ -153,6 +153,7 @@ def test_a_teacher_without_good_translations_teaches_nothing(toy: Toy, folder: P
         (["train.src", "--backward", "none"], "none"),
         (["train.src", "--minutes", "0.1"], "--minutes=0.1: expected at least 1 for this text"),
         (["train.src", "--n-best", "3"], "--n-best=3: must not be set without TGT"),
+        (["train.src", "--valid", "train.src", "short"], "expected the same number of lines, not 7 and 1"),
         (["train.src", "--layers", "2", "0"], "n_decoder_layers=0"),
         (["train.src", "--set", "model.d_model=8"], "--set model.d_model=8: must not be set with --from"),
         (["train.src", "--out", "other"], "--out=other: expected a new folder, or one of this job"),

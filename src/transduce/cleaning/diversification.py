@@ -4,6 +4,7 @@ Each pair (x, y) of the text gives new pairs: (x, y') with a forward model's tra
 backward model's translation of y. No new pair has a sentence of the text for validation or tests.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -65,6 +66,10 @@ class Diversification:
                 if reason == "kept":
                     different.append((new[0].strip(), new[1].strip()))
                     yield new
+
+    def check(self) -> None:
+        """Raise UserError for files that are missing, are not UTF-8, or have different numbers of lines."""
+        deque(self._lines(), maxlen=0)
 
     def _lines(self) -> Iterator[tuple[str, ...]]:
         """Yield the lines of all files with the same number, first the lines of the text."""

@@ -153,7 +153,7 @@ class Job:
         from transduce.cli.clean import check_helpers
         from transduce.cli.file_translation import line_count
         from transduce.cli.work_folder import ORIGIN
-        from transduce.data.corpora import Corpus
+        from transduce.data.corpora import Corpus, read_pairs
         from transduce.data.text import unequal
         from transduce.storage.run_choices import choose_for
 
@@ -165,13 +165,14 @@ class Job:
             raise UserError(f"--out={self.out}: expected a new folder, or one of this job; give another folder")
         if self.config.model.kind != "transformer":
             raise UserError(f"{self.teacher[0]}: expected a Transformer, not {self.config.model.kind}; give another")
-        self.request(self.train[0], self.train[-1]).check()
+        request = self.request(self.train[0], self.train[-1])
+        request.check()
+        n_valid = sum(1 for _ in read_pairs(request.valid_corpus)) if self.valid else None
         counts = [line_count(path) for path in self.train]
         if counts[0] != counts[-1]:
             raise unequal((f"{self.train[0]}", f"{self.train[-1]}"), (counts[0], counts[-1]))
         check_helpers([], self.backward)
         if self.minutes is not None and not self.text[0].exists():
-            n_valid = line_count(self.valid[0]) if self.valid else None
             texts = [Corpus(self.train[0], self.train[-1])]
             choose_for(texts, self.minutes, self.all_settings, n_valid, self.config)  # it refuses too few minutes
 

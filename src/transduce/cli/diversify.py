@@ -64,6 +64,8 @@ def diversify(
     held_out_paths = [path for pair in held_out for path in pair]
     check_outputs({"--output": output}, [src, tgt, *translations, *held_out_paths])
     held_out_lines = HeldOut.read(held_out)
+    of_src, of_tgt = ([path for path in paths or [] if not path.is_dir()] for paths in (forward, backward))
+    Diversification(src, tgt, of_src, of_tgt, held_out_lines).check()  # before a model makes the others
     folders: list[Path] = []
     files = [_translated(path, src, output[1], folders) for path in forward or []]
     back = [_translated(path, tgt, output[0], folders) for path in backward or []]
