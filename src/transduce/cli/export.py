@@ -11,7 +11,7 @@ def export(
     model: Path,
     out: Path,
     *,
-    to: Literal["ctranslate2", "argos", "marian", "huggingface"],
+    to: Literal["ctranslate2", "argos", "huggingface", "onnx", "marian"],
     precision: str = "fp32",
     languages: str | None = None,
 ) -> None:
@@ -28,7 +28,8 @@ def export(
     to
         ctranslate2: `transduce translate` then runs without PyTorch. argos: a package that Argos Translate and
         LibreTranslate install. huggingface: a translation model or a language model for Hugging Face's transformers
-        and other programs. marian: another name of huggingface.
+        and other programs. onnx: two graphs for ONNX Runtime, and a program that translates with them without
+        PyTorch. marian: another name of huggingface.
     precision
         Precision of the stored weights, for CTranslate2 and Argos Translate: fp32, or int8, which takes a quarter of
         the space and rounds the weights.
@@ -41,6 +42,7 @@ def export(
     transduce export run/model --to ctranslate2 --out small --precision int8
     transduce export run/model --to argos --languages en-de --out my.argosmodel
     transduce export run/model --to huggingface --out for-transformers
+    transduce export run/model --to onnx --out graphs
     """
     if to not in ("ctranslate2", "argos") and precision != "fp32":
         raise UserError(f"--precision={precision}: must not be set with --to {to}; leave it out")
@@ -56,6 +58,10 @@ def export(
         summary = export_argos(model, out, source, target, precision)
     elif to in ("huggingface", "marian"):
         summary = _export_to_hugging_face(model, out)
+    elif to == "onnx":
+        from transduce.interop.onnx_export import export_onnx
+
+        summary = export_onnx(model, out)
     else:
         from transduce.interop.ctranslate2_export import export_ctranslate2
 

@@ -17,7 +17,7 @@ import json
 import numpy as np
 
 from transduce.data.sentences import NEVER_LAST, SELDOM_LAST
-from transduce.interop.protobuf import field
+from transduce.interop.onnx_file import Graph
 
 ABBREVIATIONS = sorted(NEVER_LAST | SELDOM_LAST)
 LONGEST = max(map(len, ABBREVIATIONS)) + 1  # characters before the full stop, with a space
@@ -83,29 +83,17 @@ def splitter() -> bytes:
                 hidden[i, CHANNELS.index(name), LONGEST + place] = weight
     labels = np.zeros((3, len(units), 1), np.float32)  # 0: the sentence continues; 2: it ends; 1 is for words
     labels[2, :, 0] = [2.0] * len(ENDS) + [-9.0] * len(NO_ENDS)
-    arrays = {
-        "classes": np.eye(len(CLASSES), dtype=np.float32),
-        "hidden": hidden,
-        "hidden_biases": biases,
-        "labels": labels,
-        "label_biases": np.array([0, -1, -1], np.float32),
-    }
-    pads = _attribute("pads", [LONGEST, AFTER])
-    nodes = [
-        _node("Gather", ["classes", "units"], "of_class"),
-        _node("Concat", ["of_class", "features"], "channels", _attribute("axis", 2)),
-        _node("Transpose", ["channels"], "inputs", _attribute("perm", [0, 2, 1])),
-        _node("Conv", ["inputs", "hidden", "hidden_biases"], "sums", pads),
-        _node("Relu", ["sums"], "conditions"),
-        _node("Conv", ["conditions", "labels", "label_biases"], "scores"),
-        _node("Transpose", ["scores"], "output", _attribute("perm", [0, 2, 1])),
-    ]
-    graph = b"".join(field(1, node) for node in nodes) + field(2, "sentences")
-    graph += b"".join(field(5, _tensor(name, array)) for name, array in arrays.items())
-    graph += field(11, _value("units", INT64)) + field(11, _value("features", FLOAT32, len(CHANNELS) - len(CLASSES)))
-    graph += field(12, _value("output", FLOAT32, 3))
-    metadata = (field(14, field(1, key) + field(2, json.dumps(value))) for key, value in _metadata().items())
-    return field(1, 8) + field(2, "transduce") + field(7, graph) + field(8, field(2, 13)) + b"".join(metadata)
+    graph = Graph("sentences")
+    units_in = graph.input("units", "int64", "texts", "characters")
+    features = graph.input("features", "float32", "texts", "characters", len(CHANNELS) - len(CLASSES))
+    of_class = graph.add("Gather", graph.array("classes", np.eye(len(CLASSES), dtype=np.float32)), units_in)
+    channels = graph.add("Transpose", graph.add("Concat", of_class, features, axis=2), perm=[0, 2, 1])
+    hidden_arrays = graph.array("hidden", hidden), graph.array("hidden_biases", biases)
+    conditions_met = graph.add("Relu", graph.add("Conv", channels, *hidden_arrays, pads=[LONGEST, AFTER]))
+    label_biases = graph.array("label_biases", np.array([0, -1, -1], np.float32))
+    scores = graph.add("Conv", conditions_met, graph.array("labels", labels), label_biases)
+    graph.output(graph.add("Transpose", scores, name="output", perm=[0, 2, 1]), "float32", "texts", "characters", 3)
+    return graph.model({key: json.dumps(value) for key, value in _metadata().items()})
 
 
 def _metadata() -> dict[str, object]:
@@ -119,32 +107,3 @@ def _metadata() -> dict[str, object]:
     }
     lexicon = [f"{space}{word}." for word in ABBREVIATIONS for space in ("", " ")]
     return {"config": config, "vocab": {"lang": "", "_unit2id": numbers}, "lexicon": lexicon}
-
-
-# ---- ONNX --------------------------------------------------------------------------------------------------------
-
-FLOAT32, INT64 = 1, 7  # types of values
-INT_ATTRIBUTE, INTS_ATTRIBUTE = 2, 7
-
-
-def _node(operator: str, inputs: list[str], output: str, *attributes: bytes) -> bytes:
-    names = b"".join(field(1, name) for name in inputs) + field(2, output)
-    return names + field(4, operator) + b"".join(field(5, attribute) for attribute in attributes)
-
-
-def _attribute(name: str, value: int | list[int]) -> bytes:
-    if isinstance(value, int):
-        return field(1, name) + field(3, value) + field(20, INT_ATTRIBUTE)
-    return field(1, name) + b"".join(field(8, number) for number in value) + field(20, INTS_ATTRIBUTE)
-
-
-def _tensor(name: str, array: np.ndarray) -> bytes:
-    sides = b"".join(field(1, side) for side in array.shape)
-    return sides + field(2, FLOAT32) + field(8, name) + field(9, array.astype("<f4").tobytes())
-
-
-def _value(name: str, kind: int, *widths: int) -> bytes:
-    """Return the type of an input or output: (texts, characters, *widths)."""
-    sides = [field(2, "texts"), field(2, "characters"), *(field(1, width) for width in widths)]
-    shape = b"".join(field(1, side) for side in sides)
-    return field(1, name) + field(2, field(1, field(1, kind) + field(2, shape)))

@@ -20,6 +20,7 @@ from transduce.data.batches import collate
 from transduce.data.sentencepiece_pair import UNKNOWN, SentencePieces
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK, TokenizerLike
 from transduce.errors import UserError
+from transduce.interop.ctranslate2_files import position_rows
 from transduce.interop.marian import MODEL_TYPES, OF_THE_VOCABULARY, marian_names, sines_first, with_order
 from transduce.interop.parity import TOLERANCE, describe_difference, own_log_probs, random_pairs, require_transformer
 from transduce.model.positions import sinusoids
@@ -131,7 +132,7 @@ def _marian_config(config: Config, ids: list[int]) -> dict[str, object]:
         **{f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in sides.items()},
         "activation_function": model.activation,
         "dropout": model.dropout,
-        "max_position_embeddings": _longest(config),
+        "max_position_embeddings": position_rows(config),
         "scale_embedding": True,
         "share_encoder_decoder_embeddings": model.tie_src_tgt,
         "tie_word_embeddings": model.tie_output,  # Pegasus ties all or nothing; it has no untied sides
@@ -152,11 +153,6 @@ def _max_length(config: Config) -> int:
     """Return the most tokens of any output, with the first one, which only transformers counts."""
     longest = config.data.max_tokens + config.search.max_extra_tokens
     return 1 + min(longest, config.search.max_length or longest)
-
-
-def _longest(config: Config) -> int:
-    """Return the number of positions."""
-    return max(1024, _max_length(config))
 
 
 def _marian_generation(config: Config, ids: list[int]) -> dict[str, object]:
@@ -182,7 +178,7 @@ def _marian_generation(config: Config, ids: list[int]) -> dict[str, object]:
 def _tokenizer_files(loaded: LoadedModel, ids: list[int]) -> dict[str, bytes]:
     """Return the files of the tokenizer: the files of an OPUS-MT model if it was imported from one."""
     tokenizer = loaded.tokenizer
-    settings = {"model_max_length": _longest(loaded.config), "clean_up_tokenization_spaces": False}
+    settings = {"model_max_length": position_rows(loaded.config), "clean_up_tokenization_spaces": False}
     if isinstance(tokenizer, SentencePieces):
         names = {EOS: CONTROLS[EOS], BOS: CONTROLS[PAD], tokenizer.vocabulary.index(UNKNOWN): CONTROLS[UNK]}
         pieces = {names.get(ours, tokenizer.vocabulary[ours]): theirs for theirs, ours in enumerate(ids)}
@@ -217,7 +213,7 @@ def _exported(loaded: LoadedModel, ids: list[int]) -> dict[str, Tensor]:
         for side in ("encoder", "decoder"):
             tensors[f"model.{side}.embed_tokens.weight"] = tensors["model.shared.weight"].clone()
     if config.norm == "pre":  # Pegasus reports a missing table, and computes the same
-        table = sinusoids(_longest(loaded.config), config.d_model, "halves")
+        table = sinusoids(position_rows(loaded.config), config.d_model, "halves")
         tensors |= {f"model.{side}.embed_positions.weight": table.clone() for side in ("encoder", "decoder")}
     bias = parameters.get("output.bias", torch.zeros(len(ids)))
     return {**tensors, "final_logits_bias": bias[None]}
