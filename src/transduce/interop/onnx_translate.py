@@ -58,11 +58,11 @@ class Model:
         names = (output.name for output in self.encoder.get_outputs())
         past = {x.name: x.shape for x in self.decoder.get_inputs() if x.name.startswith("past.")}
         empty = {name: np.zeros((len(src), heads, 0, width), np.float32) for name, (_, heads, _, width) in past.items()}
-        return empty | dict(zip(names, self.encoder.run(None, {"ids": src}), strict=True))
+        return empty | dict(zip(names, map(np.asarray, self.encoder.run(None, {"ids": src})), strict=True))
 
     def step(self, last, state):  # the last tokens (rows) -> logits (rows, vocabulary), and the next inputs
         names = (output.name.replace("present", "past") for output in self.decoder.get_outputs())
-        new = dict(zip(names, self.decoder.run(None, {"ids": last, **state}), strict=True))
+        new = dict(zip(names, map(np.asarray, self.decoder.run(None, {"ids": last, **state})), strict=True))
         return new.pop("logits"), state | new
 
     def translate(self, sources, limits):  # ids without EOS, and the most tokens of each output -> ids
