@@ -48,7 +48,7 @@ def speed(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_trial(*arguments: Any) -> auto.Trial:
         measured = original(*arguments)
         assert measured.step > 0 and measured.evaluation > 0
-        return replace(measured, step=0.04, evaluation=0.01)
+        return replace(measured, step=0.08, evaluation=0.01)
 
     monkeypatch.setattr(run_choices, "run_trial", run_trial)
 
