@@ -108,6 +108,20 @@ def test_commands_for_other_programs_run(toy: Toy, folder: Path, cli: Callable[.
         run_command(command, cli)
 
 
+def test_commands_on_files_run(toy: Toy, folder: Path, cli: Callable[..., CommandResult]) -> None:
+    shutil.copytree(toy.model, "run/model")
+    Path("film.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\na b\n")
+    Path("page.html").write_text("<p>a b</p>")
+    Path("ui.po").write_text('msgid "a b"\nmsgstr ""\n')
+    for command in bash_commands("docs/files.md"):
+        run_command(command, cli)
+    assert Path("film.de.srt").read_text() == "1\n00:00:01,000 --> 00:00:02,000\nb a\n"
+    assert (Path("page.de.html").read_text(), Path("ui.de.po").read_text()) == (
+        "<p>b a</p>",
+        'msgid "a b"\nmsgstr "b a"\n',
+    )
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_python_code_runs(page: str, folder: Path, cli: Callable[..., CommandResult]) -> None:
     run_command(train_command(), cli)
