@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.other_programs import install
 from support.toy_task import Toy, toy_lines
 
 import transduce
@@ -61,15 +62,6 @@ splitter = SBDetect(str(next((installed.package_path / "minisbd").iterdir())), u
 lines = [translation.translate(line) for line in request["lines"]]
 json.dump({"lines": lines, "sentences": [splitter.sentences(text) for text in request["texts"]]}, sys.stdout)
 """
-
-
-def install(folder: Path, *packages: str) -> Path:
-    """Install packages in a new folder, each without what it needs. Skips the test if PyPI cannot be reached."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--target"]
-    process = subprocess.run([*command, str(folder), *packages], capture_output=True, text=True)
-    if process.returncode:
-        pytest.skip(f"pip cannot install the programs: {process.stderr.strip()[-300:]}")
-    return folder
 
 
 @pytest.fixture(scope="module")

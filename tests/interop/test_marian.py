@@ -2,8 +2,11 @@
 
 import io
 import json
+import os
 import random
 import shutil
+import subprocess
+import sys
 import warnings
 import zipfile
 from dataclasses import replace
@@ -13,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from support.calls import fork_transduce
+from support.other_programs import install
 from support.random_models import CONFIG, random_model, save_to
 from support.toy_task import Toy, write_pairs
 from support.trainings import CONFIG as TINY
@@ -365,6 +369,39 @@ def test_a_trained_model_has_our_greedy_and_beam_text_in_transformers(
     import_("huggingface", tmp_path / "out", tmp_path / "again")
     assert same_weights(load_model(tmp_path / "again").model, load_model(toy.model).model)
     assert transduce.load(tmp_path / "again").translate(lines) == model.translate(lines)
+
+
+TRANSFORMERS_4 = """
+transformers==4.57.6 huggingface_hub==0.36.2 tokenizers==0.22.2 requests urllib3 idna certifi charset-normalizer
+""".split()
+PIPELINE = """
+import json, sys
+from transformers import pipeline
+
+translate = pipeline("translation", sys.argv[1])
+lines = json.load(sys.stdin)
+outputs = [translate(lines, batch_size=50, num_beams=beams) for beams in (1, 4)]
+json.dump([[output["translation_text"] for output in texts] for texts in outputs], sys.stdout)
+"""
+
+
+@pytest.mark.slow
+def test_the_pipeline_of_transformers_4_runs_the_folder_as_it_is(toy: Toy, tmp_path: Path) -> None:
+    packages = install(tmp_path / "packages", *TRANSFORMERS_4)
+    export(toy.model, tmp_path / "out", to="huggingface")
+    lines = toy.unseen[:200]
+    process = subprocess.run(
+        [sys.executable, "-c", PIPELINE, tmp_path / "out"],
+        input=json.dumps(lines),
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(packages)},
+    )
+    assert process.returncode == 0, process.stderr
+    model = transduce.load(toy.model)
+    for beam_size, texts in zip((1, 4), json.loads(process.stdout), strict=True):
+        ours = model.translate(lines, beam_size=beam_size, length_penalty="power", loops="keep")
+        assert texts == [translation.text for translation in ours]
 
 
 def test_a_model_that_learned_more_in_transformers_can_be_imported(tmp_path: Path) -> None:
