@@ -76,8 +76,8 @@ def test_libretranslate_aio(address: str, tmp_path: Path) -> None:
         assert settings.language.target.code == "de" and settings.key_required
         assert client.detect("The old dog runs.")[0].language == "en" and client.health()
         (tmp_path / "a.txt").write_text("a b")
-        for call in (lambda: client.translate("a", "en", "fr"), lambda: client.suggest("a", "b", "en", "de"),
-                     lambda: client.translate_file(tmp_path / "a.txt", "en", "de")):  # fmt: skip
+        assert client.translate_file(tmp_path / "a.txt", "en", "de")
+        for call in (lambda: client.translate("a", "en", "fr"), lambda: client.suggest("a", "b", "en", "de")):
             with pytest.raises(LibreTranslateError):
                 call()
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import re
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,6 +12,8 @@ import pytest
 from support.serving import JSON, Reverser, Served, served, until
 
 from transduce.decoding.hypothesis import Translation
+from transduce.serve import downloads
+from transduce.serve.refusal import Refusal
 from transduce.serve.words import confidences
 
 
@@ -222,7 +226,67 @@ def test_languages_and_settings_have_what_clients_read(service: Served) -> None:
     names = "charLimit frontendTimeout apiKeys keyRequired suggestions filesTranslation supportedFilesFormat language"
     assert set(settings) == set(names.split())
     assert service.call("GET", "/health").json == {"status": "ok"}
-    assert service.post("/suggest", q="a").status == service.post("/translate_file").status == 403
+    assert settings["filesTranslation"] and {".srt", ".docx", ".odt"} <= set(settings["supportedFilesFormat"])
+    assert service.post("/suggest", q="a").status == 403
+
+
+def upload(service: Served, name: str, content: bytes, **fields: str) -> Any:
+    """Return the answer to a form with a file and other fields."""
+    parts = [f'name="file"; filename="{name}"\r\n\r\n'.encode() + content]
+    parts += [
+        f'name="{key}"\r\n\r\n{value}'.encode() for key, value in {"source": "en", "target": "de", **fields}.items()
+    ]
+    body = b"".join(b"--xx\r\nContent-Disposition: form-data; " + part + b"\r\n" for part in parts) + b"--xx--\r\n"
+    return service.call("POST", "/translate_file", body, BOUNDARY)
+
+
+SRT = b"1\n00:00:01,000 --> 00:00:02,000\n%s\n\n"
+
+
+def test_a_file_is_translated_and_downloaded_once(service: Served) -> None:
+    content = SRT % b"a <i>b</i>" + 99 * (SRT % b"c d & e")
+    answer = upload(service, "../../C:\\x/film.SRT", content, source="auto")
+    assert answer.status == 200, answer
+    path = "/download_file/" + answer.json["translatedFileUrl"].rpartition("/download_file/")[2]
+    assert re.fullmatch(r"/download_file/[0-9a-f]{32}\.srt", path)
+    download = service.call("GET", path)
+    assert download.body == SRT % b"b <i>a</i>" + 99 * (SRT % b"e & d c")
+    assert download.headers["content-disposition"] == "attachment; filename*=UTF-8''film_de.srt"
+    assert service.call("GET", path).status == 404
+    assert service.call("GET", "/download_file/..%2f..%2fetc%2fpasswd").status == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "message"),
+    [
+        ("a.exe", b"a", {}, "Invalid request: file: expected a name that ends with .txt"),
+        ("", b"a", {}, "Invalid request: file: expected a name that ends with .txt"),
+        ("a.docx", b"a", {}, "Invalid request: file: expected a zip archive"),
+        ("a.txt", b"\xff", {}, "Invalid request: file:1: expected UTF-8"),
+        ("a.txt", b"a b " * 125_001, {}, "Invalid request: file (500003 characters) exceeds limit (500000)"),
+        ("a.txt", b"a", {"target": "xx"}, "xx is not supported"),
+        ("a.txt", b"a", {"target": ""}, "Invalid request: missing target parameter"),
+    ],
+    ids=range(7),
+)
+def test_a_wrong_file_is_refused(
+    service: Served, name: str, content: bytes, fields: dict[str, str], message: str
+) -> None:
+    answer = upload(service, name, content, **fields)
+    assert answer.status == 400 and message in answer.json["error"], answer
+
+
+def test_files_wait_for_a_limited_time_and_in_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = downloads.Downloads()
+    monkeypatch.setattr(downloads, "MOST_BYTES", 10)
+    key = files.add("a.txt", "de", b"123456")
+    with pytest.raises(Refusal, match="too many files wait for their download"):
+        files.add("a.txt", "de", b"123456")
+    later = time.monotonic() + 601
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    with pytest.raises(Refusal, match="File not found"):
+        files.take(key)
+    assert files.take(files.add("b.txt", "de", b"123456")).name == "b_de.txt"
 
 
 def test_keys_are_taken_from_any_form() -> None:

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from transduce.serve.api import PROBES, ClientApi, answer_headers, json_response, new_id
 from transduce.serve.deepl import DeepL
+from transduce.serve.downloads import Downloads
 from transduce.serve.keys import Accounts
 from transduce.serve.libretranslate import LibreTranslate
 from transduce.serve.logs import LEFT, Log, Record
@@ -30,15 +31,19 @@ REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class State:
-    """The state of a server that its routes show. is_ready: a first translation was made, and no signal came."""
+    """What a server keeps over a reload. is_ready: a first translation was made, and no signal came."""
 
     is_ready = False
+
+    def __init__(self) -> None:
+        self.downloads = Downloads()
 
 
 def application(service: Service, settings: ServerSettings, state: State, log: Log) -> ASGIApp:
     """Return the whole application of a server."""
     accounts = Accounts(settings.keys)
     libre, deepl = LibreTranslate(service, settings, accounts), DeepL(service, settings, accounts)
+    libre.downloads = state.downloads
     page = files("transduce.serve").joinpath("page.html").read_bytes()
 
     async def index(request: Request) -> Response:
@@ -69,6 +74,7 @@ def application(service: Service, settings: ServerSettings, state: State, log: L
         ("GET", "/health", libre.health),
         ("POST", "/suggest", libre.suggest),
         ("POST", "/translate_file", libre.translate_file),
+        ("GET", "/download_file/{name}", libre.download_file),
         ("POST", "/v2/translate", deepl.translate),
         ("GET POST", "/v2/languages", deepl.languages),
         ("GET POST", "/v2/usage", deepl.usage),

@@ -1,14 +1,20 @@
 """The API of LibreTranslate's clients: its routes, its requests, its answers, its words."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from transduce.errors import UserError
 from transduce.serve.api import ClientApi, json_response
-from transduce.serve.models import name_of
+from transduce.serve.documents import Part, lines_of
+from transduce.serve.downloads import Downloads
+from transduce.serve.formats.files import MODULES, extension_of, read_file
+from transduce.serve.models import Pair, name_of
 from transduce.serve.phrases import constraints_of, keeps_placeholders, terms_of
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.requests import Fields
@@ -18,11 +24,14 @@ FORMATS = {"text": False, "html": True}
 PLACE = "Invalid request: $.q"
 Detections = Sequence[tuple[str, float]]  # the language of each text, and the confidence; empty if the source is given
 NOT_STORED = {"Cache-Control": "no-store"}
+PORTION = 64  # texts of a file that are translated together; other requests take turns with them
 KEY_FIELDS = ("api_key", "secret", "apiKey")
 
 
 class LibreTranslate(ClientApi):
-    """The routes of LibreTranslate."""
+    """The routes of LibreTranslate. downloads: the translated files of all generations of the server."""
+
+    downloads: Downloads
 
     def error(self, refusal: Refusal) -> Response:
         return json_response({"error": refusal.message}, refusal.status, refusal.headers)
@@ -60,8 +69,8 @@ class LibreTranslate(ClientApi):
                 "apiKeys": bool(self.accounts),
                 "keyRequired": bool(self.accounts),
                 "suggestions": False,
-                "filesTranslation": False,
-                "supportedFilesFormat": [],
+                "filesTranslation": True,
+                "supportedFilesFormat": [f".{extension}" for extension in MODULES],
                 "language": {"source": source, "target": target},
             }
         )
@@ -73,7 +82,52 @@ class LibreTranslate(ClientApi):
         raise Refusal(403, "Suggestions are disabled on this server.", "disabled")
 
     async def translate_file(self, request: Request) -> Response:
-        raise Refusal(403, "Files translation are disabled on this server.", "disabled")
+        """Translate a file, a portion of its texts after the other, and keep it for a download."""
+        fields = await self.fields(request)
+        name, content = fields.file("file")
+        try:
+            extension = extension_of(name, "Invalid request: file")
+            async with self.downloads.turn:
+                file = await asyncio.to_thread(read_file, content, extension, "Invalid request: file")
+        except UserError as error:
+            raise invalid(str(error)) from None
+        parts = lines_of(file.document)
+        texts = [part.line for part in parts]
+        most, count = self.service.limits.file_characters, sum(map(len, texts))
+        if count > most:
+            raise invalid(f"Invalid request: file ({count} characters) exceeds limit ({most})")
+        (pair, *_), _ = self._pairs(fields, [" ".join(texts[:PORTION])], is_html=False)
+        pieces, record = list[str](), self.record(request)
+        for first in range(0, len(parts), PORTION):
+            portion = parts[first : first + PORTION]
+            pieces += await self._translated(portion, pair, keeps_placeholders(fields), request)
+        record.texts, record.characters = len(texts), count
+        translations = iter(pieces)
+        output = [member if isinstance(member, str) else next(translations) for member in file.document]
+        data = await asyncio.to_thread(file.write, output)
+        scheme = request.headers.get("x-forwarded-proto", "")
+        scheme = scheme if scheme in ("http", "https") else request.scope["scheme"]
+        place = f"{scheme}://{request.headers.get('host', '')}/download_file/"
+        return json_response({"translatedFileUrl": place + self.downloads.add(name, pair[1], data)})
+
+    async def _translated(self, parts: Sequence[Part], pair: Pair, placeholders: bool, request: Request) -> list[str]:
+        """Return what takes the place of each part. One that is too long stays as it is."""
+        sources = [part.write(part.line, None) for part in parts]
+        if pair[0] == pair[1]:
+            return sources
+        texts, documents = [part.line for part in parts], [[part] for part in parts]
+        call = TranslateCall(texts, [pair] * len(parts), placeholders=placeholders, documents=documents)
+        answers = await self.service.translate(call, request, self.record(request))
+        for answer in answers:
+            if answer.problem is not None and answer.problem.status >= 500:
+                raise answer.problem.at("Invalid request: $.file")
+        return [source if answer.problem else answer.text for source, answer in zip(sources, answers, strict=True)]
+
+    async def download_file(self, request: Request) -> Response:
+        file = self.downloads.take(request.path_params["name"])
+        disposition = f"attachment; filename*=UTF-8''{quote(file.name)}"
+        headers = {**NOT_STORED, "Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"}
+        return Response(file.content, headers=headers, media_type="application/octet-stream")
 
     def key(self, request: Request, fields: Fields) -> str:
         keys = [fields.values.get(name) for name in KEY_FIELDS]
@@ -82,27 +136,12 @@ class LibreTranslate(ClientApi):
     def _call(self, fields: Fields) -> tuple[TranslateCall, bool, Detections]:
         """Return what a request asks for, True if its texts were a list, and the languages if they are detected."""
         texts, is_list = fields.texts("q")
-        source, target = fields.text("source"), fields.text("target")
         name = fields.optional_text("format") or "text"
         if name not in FORMATS:
             raise invalid(f"{name} format is not supported")
         alternatives = fields.number("alternatives", self.service.max_alternatives)
         check_texts(texts, self.service.limits)
-        models = self.service.models
-        target_code = models.code(target)
-        is_auto = source.lower() == "auto"
-        source_code = None if is_auto else models.code(source)
-        for code, text in ((source_code, source), (target_code, target)):
-            if code is None and not (is_auto and text is source):
-                raise invalid(f"{text} is not supported")
-        assert target_code is not None
-        detections = self.detections(texts, target_code, is_html=FORMATS[name]) if is_auto else []
-        sources = [language for language, _ in detections] or [source_code or ""] * len(texts)
-        for source in sources:
-            if source != target_code and (source, target_code) not in models.by_pair:
-                names = f"{name_of(target_code)} ({target_code})", f"{name_of(source)} ({source})"
-                raise invalid(f"{names[0]} is not available as a target language from {names[1]}")
-        pairs = [(source, target_code) for source in sources]
+        pairs, detections = self._pairs(fields, texts, is_html=FORMATS[name])
         constraints = constraints_of(fields, len(texts), is_list)
         if any(constraints) and FORMATS[name]:
             raise invalid("Invalid request: $.format: expected text with must, must_not or prefix, not html")
@@ -111,6 +150,25 @@ class LibreTranslate(ClientApi):
         more |= {"terms": terms_of(fields), "placeholders": keeps_placeholders(fields)}
         call = TranslateCall(texts, pairs, alternatives, is_html=FORMATS[name], **more)
         return call, is_list, detections
+
+    def _pairs(self, fields: Fields, texts: Sequence[str], *, is_html: bool) -> tuple[list[Pair], Detections]:
+        """Return source and target of each text, and the languages if they are detected."""
+        source, target = fields.text("source"), fields.text("target")
+        models = self.service.models
+        target_code = models.code(target)
+        is_auto = source.lower() == "auto"
+        source_code = None if is_auto else models.code(source)
+        for code, text in ((source_code, source), (target_code, target)):
+            if code is None and not (is_auto and text is source):
+                raise invalid(f"{text} is not supported")
+        assert target_code is not None
+        detections = self.detections(texts, target_code, is_html=is_html) if is_auto else []
+        sources = [language for language, _ in detections] or [source_code or ""] * len(texts)
+        for source in sources:
+            if source != target_code and (source, target_code) not in models.by_pair:
+                names = f"{name_of(target_code)} ({target_code})", f"{name_of(source)} ({source})"
+                raise invalid(f"{names[0]} is not available as a target language from {names[1]}")
+        return [(source, target_code) for source in sources], detections
 
     def _answer(
         self, answers: Sequence[Answer], call: TranslateCall, is_list: bool, detections: Detections

@@ -17,7 +17,9 @@ REQUIRED: dict[str, object] = {"anyOf": [PHRASE, {"type": "array", "items": PHRA
 REQUIRED_LIST: dict[str, object] = {**PHRASE_LIST, "items": REQUIRED}
 REQUIRED_PHRASES = {"anyOf": [REQUIRED_LIST, {"type": "array", "items": REQUIRED_LIST}]}
 PREFIX = {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": ["string", "null"]}}]}
-GLOSSARY_KEY: dict[str, object] = {"parameters": [{"name": "key", "in": "path", "required": True, "schema": STRING}]}
+KEY_IN_PATH: dict[str, object] = {"name": "key", "in": "path", "required": True, "schema": STRING}
+GLOSSARY_KEY: dict[str, object] = {"parameters": [KEY_IN_PATH]}
+FILE: dict[str, object] = {"file": {**STRING, "format": "binary"}, "source": STRING, "target": STRING}
 FORMS = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
 
 
@@ -41,7 +43,12 @@ def document(service: Service, settings: ServerSettings, title: str) -> dict[str
             "/languages": {"get": _get("The languages and their targets")},
             "/frontend/settings": {"get": _get("The settings that a page needs")},
             "/suggest": {"post": _refusal("Suggestions are disabled")},
-            "/translate_file": {"post": _refusal("Translation of files is disabled")},
+            "/translate_file": {
+                "post": _post("Translate a file", {**FILE, **key}, ["file", "source", "target"], "File", "Error")
+            },
+            "/download_file/{name}": {
+                "get": {**_get("A translated file, once"), "parameters": [{**KEY_IN_PATH, "name": "name"}]}
+            },
             "/health": {"get": _get("The process lives")},
             "/healthz": {"get": _get("The process lives")},
             "/readyz": {"get": _get("200 if the server takes requests, else 503")},
@@ -195,6 +202,7 @@ SCHEMAS: dict[str, object] = {
             "problems": {"type": "array", "items": {"type": ["string", "null"]}},
         },
     },
+    "File": {"type": "object", "required": ["translatedFileUrl"], "properties": {"translatedFileUrl": STRING}},
     "Detections": {"type": "array", "items": DETECTION},
     "DeepL": {
         "type": "object",

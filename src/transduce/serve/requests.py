@@ -7,10 +7,11 @@ the query. With JSON the query is ignored.
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
 import msgspec
+from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartParser
 from starlette.requests import Request
 
@@ -26,12 +27,19 @@ class Fields:
     """The fields of a request.
 
     remedy: end of the message about a missing field. is_form: they come from a form or a query, in which a repeated
-    field is a list.
+    field is a list. files: name and content of each file of a form.
     """
 
     values: Mapping[str, object]
     remedy: str = ""
     is_form: bool = False
+    files: Mapping[str, tuple[str, bytes]] = field(default_factory=dict[str, tuple[str, bytes]])
+
+    def file(self, name: str) -> tuple[str, bytes]:
+        """Return name and content of a file. Raises Refusal if it is missing."""
+        if name not in self.files:
+            raise self.missing(name)
+        return self.files[name]
 
     def text(self, name: str) -> str:
         """Return a field that must be a string. Raises Refusal if it is missing, empty, or another value."""
@@ -101,16 +109,18 @@ async def read_fields(request: Request, limits: Limits) -> Fields:
     if media == "application/json" or re.fullmatch(r"application/[\w.-]+\+json", media):
         return Fields(json_object(body))
     values: dict[str, str | list[str]] = {}
+    files: dict[str, tuple[str, bytes]] = {}
     remedy = ""
     if media == "application/x-www-form-urlencoded" and not body.lstrip().startswith(b"{"):
         values = _form(_pairs(body, "body"))
     elif media == "multipart/form-data":
-        values = _form(await _multipart(request, body))
+        pairs, files = await _multipart(request, body)
+        values = _form(pairs)
     elif body.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         remedy = "; a body in JSON needs the header Content-Type: application/json"
     for name, value in _form(_pairs(request.scope["query_string"], "query")).items():
         values.setdefault(name, value)
-    return Fields(values, remedy, is_form=True)
+    return Fields(values, remedy, is_form=True, files=files)
 
 
 async def read_body(request: Request, limits: Limits) -> bytes:
@@ -165,7 +175,7 @@ def _form(pairs: list[tuple[str, str]]) -> dict[str, str | list[str]]:
     return {name: texts if len(texts) > 1 else texts[0] for name, texts in values.items()}
 
 
-async def _multipart(request: Request, body: bytes) -> list[tuple[str, str]]:
+async def _multipart(request: Request, body: bytes) -> tuple[list[tuple[str, str]], dict[str, tuple[str, bytes]]]:
     async def stream() -> AsyncGenerator[bytes, None]:
         yield body
 
@@ -175,5 +185,7 @@ async def _multipart(request: Request, body: bytes) -> list[tuple[str, str]]:
     except Exception:  # whatever the parser finds, the bytes of the client are the cause
         raise invalid("Invalid request: expected a body in multipart/form-data") from None
     pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
+    uploads = [(name, value) for name, value in form.multi_items() if isinstance(value, UploadFile)]
+    files = {name: (upload.filename or "", await upload.read()) for name, upload in uploads}
     await form.close()
-    return pairs
+    return pairs, files

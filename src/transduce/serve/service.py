@@ -35,6 +35,7 @@ from transduce.serve.words import Confidences, confidences
 class TranslateCall:
     """What a request asks for: its texts, and the way to translate them.
 
+    documents: of the texts, where they are parts of a file; empty: they are read from the texts.
     pairs: source and target of each text. alternatives: further translations of each text. split: None takes the
     server's setting. keeps_lines: False makes one line of each text. has_confidence: the answer has the
     confidence of each word. constraints: phrases of the translation of each text; empty: all are free. terms: of all
@@ -52,6 +53,7 @@ class TranslateCall:
     constraints: Sequence[LineConstraint] = ()
     terms: Terms = NO_TERMS
     placeholders: bool = False
+    documents: Sequence[Document] = ()
 
 
 @dataclass(frozen=True)
@@ -195,11 +197,13 @@ class Service:
         """
         texts = list[_Text]()
         constraints = call.constraints or [FREE] * len(call.texts)
-        for text, pair, constraint in zip(call.texts, call.pairs, constraints, strict=True):
+        documents = call.documents or [None] * len(call.texts)
+        for text, pair, constraint, document in zip(call.texts, call.pairs, constraints, documents, strict=True):
             if pair[0] == pair[1]:
                 texts.append(_Text([text]))
                 continue
-            document = html_document(text) if call.is_html else plain_document(text, keeps_lines=call.keeps_lines)
+            if document is None:
+                document = html_document(text) if call.is_html else plain_document(text, keeps_lines=call.keeps_lines)
             options = _options(self.options, self.models.tags[pair], call)
             model = self.models.by_pair[pair]
             if call.terms or call.placeholders:

@@ -40,6 +40,8 @@ class Limits:
     """Characters of a text; beyond: 400."""
     request_characters: int = 50_000
     """Characters of all texts of a request; beyond: 400."""
+    file_characters: int = 500_000
+    """Characters of all texts of a file; beyond: 400. `body_bytes` bounds the file itself."""
     waiting_sentences: int = 512
     """Sentences in the queue; beyond: 429."""
     waiting_tokens: int = 65_536
