@@ -48,11 +48,12 @@ def import_marian(folder: Path, out: Path) -> None:
     # In generation_config.json null means the default.
     settings |= {key: generation[key] for key in ("num_beams", "length_penalty") if generation.get(key) is not None}
     is_ours = _is_ours(folder)
-    vocabularies = _own_vocabularies(folder) if is_ours else _vocabularies(folder)
+    own = _own_tokenizer(folder / "tokenizer.json") if is_ours else None
+    vocabularies = [{piece: i for i, piece in enumerate(own.vocabulary)}] if own else _vocabularies(folder)
     wrong = _type_problems(settings, vocabularies, is_ours=is_ours) or _import_problems(settings, vocabularies, is_ours)
     if wrong:
         raise UserError("\n".join([f"{folder}: expected a model that transduce can build", *(f"  {p}" for p in wrong)]))
-    tokenizer = Tokenizer.load(folder / "tokenizer.json") if is_ours else _sentence_pieces(folder, vocabularies)
+    tokenizer = own or _sentence_pieces(folder, vocabularies)
     where = folder / "model.safetensors"
     tensors = _tensors(where, len(vocabularies[-1]))
     config = _config(settings, tensors, tokenizer, folder / "config.json")
@@ -91,9 +92,12 @@ def _vocabularies(folder: Path) -> list[Ids]:
     return [_json(folder / name) for name in ("vocab.json", "target_vocab.json") if (folder / name).exists()]
 
 
-def _own_vocabularies(folder: Path) -> list[Ids]:
-    """Return the vocabulary of a folder that `marian_export` wrote."""
-    return [{piece: i for i, piece in enumerate(Tokenizer.load(folder / "tokenizer.json").vocabulary)}]
+def _own_tokenizer(path: Path) -> Tokenizer:
+    """Return the tokenizer of a folder that `marian_export` wrote. Raises UserError for another kind of tokenizer."""
+    tokenizer = Tokenizer.load(path)
+    if not isinstance(tokenizer, Tokenizer):
+        raise UserError(f"{path}: expected a tokenizer of subwords, not of {tokenizer.kind}; use another copy")
+    return tokenizer
 
 
 def _type_problems(settings: Settings, vocabularies: Sequence[Ids], *, is_ours: bool) -> list[str]:
@@ -236,6 +240,10 @@ def _config(settings: Settings, tensors: Mapping[str, Tensor], tokenizer: Tokeni
     """
     stored = settings.get("transduce")
     ours = None if stored is None else from_json(json.dumps(stored), where)
+    if ours and not (isinstance(ours.model, ModelConfig) and ours.model.positions in ("interleaved", "halves")):
+        raise UserError(
+            f"{where}: expected the settings of a Transformer with sinusoids as transduce; use another copy"
+        )
     values = {key: settings.get(key, default) for key, (_, default) in OPTIONAL.items()}
     is_tied = values["tie_word_embeddings"]  # False: the embeddings are separate, whatever other keys say
     encoder, decoder = (settings[f"{side}_layers"] for side in SIDES)
