@@ -87,6 +87,9 @@ LOST_FILES = [
     Attack(
         "shortlist model --src train.en --tgt train.de", 0, "learned from 90 pairs", changes=("model/manifest.json",)
     ),
+    Attack("calibrate notes --src valid.en --ref valid.de", 2, "notes"),
+    Attack("calibrate model --src latin.txt --ref valid.de", 2, "latin.txt:2"),
+    Attack("calibrate model --src valid.en --ref valid.de --report train.en", 2, "--report=train.en: expected no file"),
     Attack("shortlist notes --src train.en --tgt train.de", 2, "notes"),
     Attack("shortlist run --src train.en --tgt train.de", 2, "run/model"),
     Attack("shortlist flipped --src train.en --tgt train.de", 2, "flipped"),

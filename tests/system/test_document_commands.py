@@ -122,6 +122,13 @@ def test_commands_on_files_run(toy: Toy, folder: Path, cli: Callable[..., Comman
     )
 
 
+def test_commands_on_any_text_run(toy: Toy, folder: Path, cli: Callable[..., CommandResult]) -> None:
+    shutil.copytree(toy.model, "run/model")
+    for command in bash_commands("docs/any-text.md"):
+        run_command(command, cli)
+    assert b'"confidence":0.' in (folder / "output.jsonl").read_bytes() and (folder / "confidence.html").exists()
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_python_code_runs(page: str, folder: Path, cli: Callable[..., CommandResult]) -> None:
     run_command(train_command(), cli)
