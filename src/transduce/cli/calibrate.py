@@ -87,6 +87,7 @@ def _scored_text(
     translator: "Translator", tag: str | None, src: Path, pairs: list[tuple[str, str]], good: float
 ) -> "ScoredText":
     """Return the features of the translations of a text, and which of them are good."""
+    from transduce.cli.tags import TagWatch
     from transduce.data.text import is_blank
     from transduce.decoding.confidence import features_of
     from transduce.decoding.mbr import chrf
@@ -94,6 +95,9 @@ def _scored_text(
 
     whole = [pair for pair in pairs if not any(map(is_blank, pair))]
     rows, is_good = list[list[float]](), list[bool]()
+    tags = TagWatch(printable(src), translator.tokenizer, "add --tag, or put one before each line", tag)
+    tags.see([line for line, _ in whole])
+    tags.end()
     translations = translator.translate([line for line, _ in whole], tag=tag)
     for (line, reference), translation in zip(whole, translations, strict=True):
         if features := features_of(translator.tokenizer.split_tag(line)[1], translation):
