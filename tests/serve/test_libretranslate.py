@@ -256,6 +256,13 @@ def test_a_file_is_translated_and_downloaded_once(service: Served) -> None:
     assert service.call("GET", "/download_file/..%2f..%2fetc%2fpasswd").status == 404
 
 
+def test_the_log_counts_all_portions_of_a_file() -> None:
+    with served() as service:
+        assert upload(service, "a.txt", b"a b\n" * 150).status == 200
+    (line,) = (line for line in service.log if line["route"] == "/translate_file")
+    assert (line["texts"], line["characters"], line["source_tokens"]) == (150, 450, 450)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "fields", "message"),
     [

@@ -97,11 +97,10 @@ class LibreTranslate(ClientApi):
         if count > most:
             raise invalid(f"Invalid request: file ({count} characters) exceeds limit ({most})")
         (pair, *_), _ = self._pairs(fields, [" ".join(texts[:PORTION])], is_html=False)
-        pieces, record = list[str](), self.record(request)
+        pieces = list[str]()
         for first in range(0, len(parts), PORTION):
             portion = parts[first : first + PORTION]
             pieces += await self._translated(portion, pair, keeps_placeholders(fields), request)
-        record.texts, record.characters = len(texts), count
         translations = iter(pieces)
         output = [member if isinstance(member, str) else next(translations) for member in file.document]
         data = await asyncio.to_thread(file.write, output)

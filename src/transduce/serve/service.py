@@ -211,8 +211,9 @@ class Service:
             terms = self.models.terms[pair].updated(call.terms)
             texts.append(_sentences(document, model, options, constraint, terms))
         work = Work(texts)
-        record.texts, record.characters = len(call.texts), sum(map(len, call.texts))
-        record.source_tokens = sum(sentence.n_tokens for sentence in work.sentences)
+        record.texts += len(call.texts)  # of a file, each portion is added
+        record.characters += sum(map(len, call.texts))
+        record.source_tokens += sum(sentence.n_tokens for sentence in work.sentences)
         if work.sentences:
             self.queue.put(work.sentences, record.sender)
         return work
@@ -242,11 +243,11 @@ class Service:
         successes = [
             s for s in work.sentences if s.result.done() and not s.result.cancelled() and not s.result.exception()
         ]
-        record.target_tokens = sum(len(s.result.result().translation.pieces) for s in successes)
+        record.target_tokens += sum(len(s.result.result().translation.pieces) for s in successes)
         now = time.monotonic()
         if work.sentences:
-            record.queue_ms = 1000 * max((s.taken_at or now) - s.put_at for s in work.sentences)
-            record.decode_ms = 1000 * max((s.finished_at or now) - (s.taken_at or now) for s in work.sentences)
+            record.queue_ms += 1000 * max((s.taken_at or now) - s.put_at for s in work.sentences)
+            record.decode_ms += 1000 * max((s.finished_at or now) - (s.taken_at or now) for s in work.sentences)
 
 
 class ClientLeft(Exception):
