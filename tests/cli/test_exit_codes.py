@@ -54,7 +54,10 @@ def test_missing_and_unknown_arguments_and_files(
         ("check", "CORPUS: expected a value; see `transduce check --help`"),
         ("translate m --beam-size four", "--beam-size=four: expected an integer; see `transduce translate --help`"),
         ("translate m --alpha x", "--alpha=x: expected a number; see `transduce translate --help`"),
-        ("export a b --to x", "--to=x: expected ctranslate2 or marian or huggingface; see `transduce export --help`"),
+        (
+            "export a b --to x",
+            "--to=x: expected ctranslate2 or argos or huggingface or onnx or marian; see `transduce export --help`",
+        ),
         ("report a b", "b: expected no further argument; leave it out; see `transduce report --help`"),
         ("demo --out a --out b", "--out: expected once; leave out the repeated one; see `transduce demo --help`"),
     ],

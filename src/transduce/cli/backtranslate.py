@@ -1,6 +1,7 @@
 """`transduce backtranslate`: make training pairs of text in the target language alone."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -74,8 +75,6 @@ def backtranslate(
     """
     from transduce.cli.file_translation import translate_file, work_folder
     from transduce.cli.stream import Models as ModelFolders
-    from transduce.cli.work_folder import keep_work
-    from transduce.data.corpora import Corpus
     from transduce.decoding.options import DecodingOptions
     from transduce.storage.atomic_folder import remove
 
@@ -88,14 +87,29 @@ def backtranslate(
     if out is None:
         return _print_sample(folders, input, options)
     paths = output_paths(out)
-    test_paths = [path for pair in tests for path in pair]
-    check_outputs({"--out": paths}, [input, *test_paths])
+    check_outputs({"--out": paths}, [input, *(path for pair in tests for path in pair)])
     check_helpers(tests)
     folder = work_folder(out[0])
-    corpus = Corpus(translate_file(folders, input, folder, options), input)
-    with keep_work(out[0], "cleaning", [corpus.src, input, *test_paths], without) as work:
-        write_clean(corpus, find_bad_pairs(corpus, tests, without or [], work=work), paths, tag=source_tag)
+    translations = translate_file(folders, input, folder, options)
+    _clean((translations, input), tests, without or [], paths, source_tag)
     remove(folder)
+
+
+def _clean(
+    pair: tuple[Path, Path],
+    tests: Sequence[tuple[Path, Path]],
+    without: Sequence[str],
+    paths: Sequence[Path],
+    tag: str | None,
+) -> None:
+    """Write the pairs that `transduce clean` keeps. After an interruption, the next call continues."""
+    from transduce.cli.work_folder import keep_work
+    from transduce.data.corpora import Corpus
+
+    corpus = Corpus(*pair)
+    inputs = [path for texts in (pair, *tests) for path in texts]
+    with keep_work(paths[0], "cleaning", inputs, without) as work:
+        write_clean(corpus, find_bad_pairs(corpus, tests, without, work=work), paths, tag=tag)
 
 
 def _check_tag(source_tag: str | None) -> None:

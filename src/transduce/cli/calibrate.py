@@ -60,27 +60,32 @@ def calibrate(
     from transduce.evaluation.page import write_page
     from transduce.evaluation.study_report import html_page
     from transduce.storage.model_folder import CALIBRATION_FILE, save_calibration
-    from transduce.translate import load
 
     if not 0 < good <= 100:
         raise UserError(f"--good={good:g}: expected a chrF over 0, at most 100; give another number")
     check_outputs({"--report": [report] if report else []}, [src, ref, *(test or ())])
     pairs, test_pairs = [*read_pairs(src, ref)], [*read_pairs(*test)] if test else None
-    translator = load(model, precision=precision or "fp32")
-    if translator.config.data.target_tokens == "symbols":
-        raise UserError(f"{model}: expected a model that writes text, not trees; give another model")
+    translator = _load(model, precision or "fp32")
     text = _scored_text(translator, tag, src, pairs, good)
     text.check(good)
     learned = learn(text, good)
-    if test and test_pairs:
-        unseen = _scored_text(translator, tag, test[0], test_pairs, good)
-        figures = Figures.of(unseen, confidences(learned, unseen.features))
-    else:
-        figures = Figures.of(text, unseen_confidences(text, good))
+    unseen = _scored_text(translator, tag, test[0], test_pairs, good) if test and test_pairs else None
+    parts = (unseen, confidences(learned, unseen.features)) if unseen else (text, unseen_confidences(text, good))
+    figures = Figures.of(*parts)
     save_calibration(model, learned)
     print(f"{printable(model / CALIBRATION_FILE)}: learned from {text}", figures, sep="\n")
     if report is not None:
         write_page(report, html_page(reliability_report(figures, good, printable(model))))
+
+
+def _load(model: Path, precision: str) -> "Translator":
+    """Return the translator of a model. Raises UserError for a parser."""
+    from transduce.translate import load
+
+    translator = load(model, precision=precision)
+    if translator.config.data.target_tokens == "symbols":
+        raise UserError(f"{model}: expected a model that writes text, not trees; give another model")
+    return translator
 
 
 def _scored_text(

@@ -1,6 +1,6 @@
 """`transduce diversify`: add translations of the training text to it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -71,12 +71,16 @@ def diversify(
     back = [_translated(path, tgt, output[0], folders) for path in backward or []]
     text = Diversification(src, tgt, files, back, held_out_lines)
     n_pairs = _write(text.pairs(), output)
-    n_new = sum(counts["kept"] for counts in text.counts)
-    print(f"{counted(n_pairs, 'pair')}: {n_pairs - n_new:,} of the text, {n_new:,} new")
-    for name, counts in zip(translations, text.counts, strict=True):
-        print(f"{printable(name)}: " + ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items()))
+    _print_counts(n_pairs, translations, text.counts)
     for folder in folders:
         remove(folder)
+
+
+def _print_counts(n_pairs: int, names: Sequence[Path], counts: Sequence[Mapping[str, int]]) -> None:
+    n_new = sum(of_file["kept"] for of_file in counts)
+    print(f"{counted(n_pairs, 'pair')}: {n_pairs - n_new:,} of the text, {n_new:,} new")
+    for name, of_file in zip(names, counts, strict=True):
+        print(f"{printable(name)}: " + ", ".join(f"{count:,} {outcome}" for outcome, count in of_file.items()))
 
 
 def _write(pairs: Iterable[tuple[str, str]], output: tuple[Path, Path]) -> int:
