@@ -198,3 +198,27 @@ def test_an_archive_of_much_that_is_unpacked_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr(archives, "MOST_UNPACKED", 1_000)
     with pytest.raises(UserError, match="expected at most 1,000 bytes in the archive, unpacked"):
         read_file(archive("docx", WORD, ("a", b"\0" * 2_000)), "docx", "in.docx")
+
+
+def test_all_members_with_text_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MOST_XML", 1_000)
+    header = ("word/header1.xml", b"<a>" + b" " * 600 + b"</a>")
+    read_file(archive("docx", WORD, header), "docx", "in.docx")
+    with pytest.raises(UserError, match=r"at most 1,000 bytes in word/document.xml and other XML with text, unpacked"):
+        read_file(archive("docx", WORD, header, ("word/header2.xml", header[1])), "docx", "in.docx")
+
+
+@pytest.mark.parametrize("text", ["</x></y></z></q>", "a <b> c"])
+def test_cdata_is_refused(text: str) -> None:
+    content = archive("odt", OPEN.format(f"<text:p><![CDATA[{text}]]></text:p>"))
+    with pytest.raises(UserError, match="in.odt: expected content.xml without CDATA sections; save the file again"):
+        read_file(content, "odt", "in.odt")
+
+
+@pytest.mark.parametrize("encoding", ["ISO-8859-1", "US-ASCII"])
+def test_another_declared_encoding_is_refused(encoding: str) -> None:
+    xml = WORD.format(f"<w:p>{run('cheese')}</w:p>")
+    declared = xml.replace('"1.0"', f'"1.0" encoding="{encoding}"')
+    with pytest.raises(UserError, match=f"expected word/document.xml in UTF-8, not {encoding}; save the file again"):
+        read_file(archive("docx", declared), "docx", "in.docx")
+    read_file(archive("docx", xml.replace('"1.0"', '"1.0" encoding="utf-8"')), "docx", "in.docx")

@@ -17,7 +17,7 @@ from transduce.errors import UserError
 from transduce.serve.documents import Document, Part
 from transduce.serve.formats.limits import limited
 
-MOST_XML = 16 << 20  # bytes of a member that is read
+MOST_XML = 16 << 20  # bytes of the members with text, together
 MOST_UNPACKED = 256 << 20  # bytes of all members
 MOST_MEMBERS = 5_000
 MOST_DEPTH = 500
@@ -67,11 +67,10 @@ def read_archive(content: bytes, names: Sequence[str], read: Callable[[str], Ite
                 raise UserError(PASSWORD)
             if name := archive.testzip():
                 raise zipfile.BadZipFile(f"{name!r} is damaged")
-            for info in archive.infolist():
-                if any(PurePosixPath(info.filename).match(name) for name in names):
-                    n_before = len(document)
-                    document += limited(read(_xml(archive, info)), n_before)
-                    counts[info.filename] = len(document) - n_before
+            for info in _with_text(archive.infolist(), names):
+                n_before = len(document)
+                document += limited(read(_xml(archive, info)), n_before)
+                counts[info.filename] = len(document) - n_before
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
         raise UserError(f"expected a zip archive; the file is damaged, or has another format ({error})") from None
     return Archive(content, document, counts)
@@ -95,6 +94,16 @@ def _check(members: Sequence[zipfile.ZipInfo]) -> None:
             raise UserError(f"expected deflate in the archive, for {info.filename!r} too; save the file again")
 
 
+def _with_text(members: Sequence[zipfile.ZipInfo], names: Sequence[str]) -> list[zipfile.ZipInfo]:
+    """Return the members with text. Raises UserError if they are too long, as all of them are kept in memory."""
+    found = [info for info in members if any(PurePosixPath(info.filename).match(name) for name in names)]
+    if sum(info.file_size for info in found) > MOST_XML:
+        raise UserError(
+            f"expected at most {MOST_XML:,} bytes in {names[0]} and other XML with text, unpacked; split the file"
+        )
+    return found
+
+
 def _xml(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> str:
     """Return the text of a member. Raises UserError if it is too long, or no plain XML in UTF-8."""
     with archive.open(info) as file:
@@ -105,8 +114,15 @@ def _xml(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> str:
         raise UserError(f"expected tags and texts of at most {MOST_STRETCH:,} bytes in {info.filename}; split the text")
     depth = 0
 
-    def refuse(*_: object) -> None:
+    def refuse_doctype(*_: object) -> None:
         raise UserError(f"expected {info.filename} without a DOCTYPE; save the file again")
+
+    def refuse_cdata() -> None:  # its text may look like tags
+        raise UserError(f"expected {info.filename} without CDATA sections; save the file again")
+
+    def declare(_version: str, encoding: str | None, _standalone: int) -> None:
+        if encoding and encoding.lower() != "utf-8":  # the translation may have letters that it lacks
+            raise UserError(f"expected {info.filename} in UTF-8, not {encoding}; save the file again")
 
     def enter(*_: object) -> None:
         nonlocal depth
@@ -119,7 +135,9 @@ def _xml(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> str:
         depth -= 1
 
     parser = expat.ParserCreate()
-    parser.StartDoctypeDeclHandler = refuse
+    parser.XmlDeclHandler = declare
+    parser.StartDoctypeDeclHandler = refuse_doctype
+    parser.StartCdataSectionHandler = refuse_cdata
     parser.StartElementHandler = enter
     parser.EndElementHandler = leave
     try:
