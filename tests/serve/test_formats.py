@@ -80,6 +80,17 @@ WRAPPED = (
         ),
         ("json", '["https://a.bc/d", "{name}", "é \\/", ""]', '["https://a.bc/d", "{name}", "É /", ""]'),
         ("json", '["<p>a</p><p>b</p>", "A&T <b>b</b>"]', '["<p>A</p><p>B</p>", "<b>A&T B</b>"]'),
+        (
+            "json",
+            r'["<p>a<\/p><p class=\"r\">\u00E9 c<\/p>"]',
+            r'["<p>A<\/p><p class=\"r\">\u00c9 C<\/p>"]',
+        ),
+        (
+            "json",
+            r'["\u003cp\u003e\u00e9\u003c\/p\u003e\u003cp\u003ea\u003c\/p\u003e"]',
+            r'["\u003cp\u003e\u00c9\u003c\/p\u003e\u003cp\u003eA\u003c\/p\u003e"]',
+        ),
+        ("json", r'["\ud83d\ude00 <p>a<\/p><p>2<\/p>"]', r'["\ud83d\ude00 <p>A<\/p><p>2<\/p>"]'),
         ("po", PO.format('"a \\"b\\"\\n"\n"c"', '""'), PO.format('"a \\"b\\"\\n"\n"c"', '""\n"A \\"B\\"\\n"\n"C"')),
         ("po", PO.format('"a"', '"b"'), PO.format('"a"', '"b"')),
         (
@@ -182,6 +193,12 @@ def test_a_message_of_gettext_gets_its_translation(source: str) -> None:
     assert message is not None and message.string == source.upper()
 
 
+def test_all_escapes_of_gettext_are_read_and_written() -> None:
+    source = r'msgid "\033[1mError\x1b[0m\a \303\251\v"' + '\nmsgstr ""\n'
+    output = written(source.encode(), "po", lambda line: line.replace("Error", "Fehler")).decode()
+    assert output.endswith('msgstr "\\033[1mFehler\\033[0m\\a é\\v"\n')
+
+
 @pytest.mark.parametrize(
     ("extension", "content", "message"),
     [
@@ -205,14 +222,38 @@ def test_a_message_of_gettext_gets_its_translation(source: str) -> None:
         ("po", b'msgid "a"b"\nmsgstr ""', "in.po:1: expected one string in quotation marks"),
         ("po", b'msgstr "a"', "in.po:1: expected msgid"),
         ("po", b'msgid "a"\nmsgstr[0] ""', "in.po:2: expected msgid, and of a plural msgid_plural"),
+        ("html", b"<p>\n<meta charset='ISO-8859-1'>", "in.html:2: expected the charset utf-8, not iso-8859-1; save"),
+        (
+            "htm",
+            b'<meta http-equiv="Content-Type" content="text/html; charset=us-ascii">',
+            "in.htm:1: expected the charset utf-8, not us-ascii",
+        ),
+        ("html", b'<?xml version="1.0" encoding="latin1"?><p>a', "in.html:1: expected the charset utf-8, not latin1"),
+        (
+            "po",
+            b'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=CHARSET\\n"',
+            "in.po:2: expected charset=UTF-8, not CHARSET; set charset=UTF-8 in the header",
+        ),
     ],
-    ids=range(16),
+    ids=range(20),
 )
 def test_another_file_is_one_mistake(extension: str, content: bytes, message: str) -> None:
     with pytest.raises(UserError) as error:
         read_file(content, extension, f"in.{extension}")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("extension", "content"),
+    [
+        ("html", b'<meta charset="UTF-8"><meta name="description" content="about charset=latin1"><p>a'),
+        ("html", b'<meta http-equiv=content-type content="text/html; charset=utf-8"><p>a'),
+        ("po", b'msgid ""\nmsgstr "Content-Type: text/plain; charset=utf-8\\n"\n\nmsgid "a"\nmsgstr ""\n'),
+    ],
+)
+def test_a_file_that_declares_utf_8_is_read(extension: str, content: bytes) -> None:
+    assert texts(content.decode(), extension) == ["a"]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,10 @@ _KEYWORD = re.compile(r'\s*(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)\s*(".
 _MORE = re.compile(r'\s*(".*")\s*$')
 _QUOTED = re.compile(r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"')
 _LINE = re.compile(r"(?:[^\\]++|\\[^n])*+(?:\\n|$)")
-_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\"}
+_ESCAPE = re.compile(r"((?:\\(?:[0-7]{1,3}|x[0-9a-fA-F]+))+)|\\(.)")
+_ESCAPES = dict(zip("abfnrtv\"\\'?", "\a\b\f\n\r\t\v\"\\'?", strict=True))
+_NAMES = {value: name for name, value in _ESCAPES.items()}
+_CHARSET = re.compile(r"(?:^|\\n)Content-Type:[^\\]*?charset=([^\s;\\]+)", re.IGNORECASE)
 
 
 @dataclass
@@ -42,6 +45,7 @@ def read(text: str) -> Iterator[str | Part]:
     lines = lines_of(text)
     number = 0
     for message in _messages(lines):
+        _check_charset(message)
         for name, (first, last) in message.places.items() if message.is_untranslated else ():
             yield "".join(map("".join, lines[number:first]))
             line, end = lines[first]
@@ -84,6 +88,15 @@ def _messages(lines: list[tuple[str, str]]) -> Iterator[_Message]:
     yield message
 
 
+def _check_charset(message: _Message) -> None:
+    """Raise LineError for a header with another charset than UTF-8, in which the translations are written."""
+    is_header = not any(message.strings.get("msgid", [""])) and "msgctxt" not in message.strings
+    match = _CHARSET.search("".join(message.strings.get("msgstr", ()))) if is_header else None
+    if match and match[1].lower() not in ("utf-8", "utf8"):
+        number = message.places["msgstr"][0] + 1
+        raise LineError(number, f"expected charset=UTF-8, not {match[1]}; set charset=UTF-8 in the header")
+
+
 def _content(quoted: str, number: int) -> str:
     match = _QUOTED.fullmatch(quoted)
     if match is None:
@@ -107,9 +120,14 @@ def _texts(source: str, end: str) -> Iterator[str | Part]:
 
 
 def _decode(raw: str) -> str:
-    return re.sub(r"\\(.)", lambda match: _ESCAPES.get(match[1], match[0]), raw)
+    return _ESCAPE.sub(lambda match: _bytes(match[1]) if match[1] else _ESCAPES.get(match[2], match[0]), raw)
+
+
+def _bytes(raw: str) -> str:
+    """Return the text of bytes in octal or hexadecimal notation."""
+    codes = (int(code[1:], 16) if code.startswith("x") else int(code, 8) for code in raw.split("\\")[1:])
+    return bytes(code & 0xFF for code in codes).decode(errors="replace")
 
 
 def _encode(text: str) -> str:
-    names = {value: name for name, value in _ESCAPES.items()}
-    return re.sub(r'[\n\t\r"\\]', lambda match: "\\" + names[match[0]], text)
+    return re.sub(r'[\x00-\x1f\x7f"\\]', lambda m: "\\" + _NAMES.get(m[0], f"{ord(m[0]):03o}"), text)

@@ -1,12 +1,12 @@
 """Strings in the syntax of another language, such as JSON: each line of a string is a text, or has texts in HTML."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from transduce.data.text import is_blank
 from transduce.decoding.hypothesis import Alignment
-from transduce.serve.documents import Document, Part, lines_of
+from transduce.serve.documents import Document, Part
 from transduce.serve.markup import HTML, markup_document
 from transduce.serve.markup_line import Syntax
 from transduce.serve.markup_tokens import tokens_of
@@ -14,47 +14,57 @@ from transduce.serve.markup_tokens import tokens_of
 MOST_CHARACTERS = 50_000  # of a line with HTML
 _TAG = re.compile(r"</?[a-z][a-z0-9]*(\s[^<>]*)?/?>", re.IGNORECASE)
 _REFERENCE = re.compile(r"&(#\d+|#x[0-9a-f]+|\w+);", re.IGNORECASE)
+_ESCAPES = re.compile(
+    r"\\ud[89ab]..\\ud[c-f]..|\\u[0-9a-f]{4}"  # a character of JSON
+    r"|\\3[0-7]{2}(?:\\2[0-7]{2})*|\\x[c-f][0-9a-f](?:\\x[89ab][0-9a-f])*"  # a character of gettext, as UTF-8
+    r"|\\x[0-9a-f]+|\\[0-7]{1,3}|\\.",
+    re.IGNORECASE | re.DOTALL,
+)
 _WITHOUT_REFERENCES = Syntax(lambda text: text.replace("<", "&lt;"), shares=False)
 
 
 @dataclass(frozen=True)
 class _Value:
-    """A line of a string. raw: its source. inner: its only text, and what is before and after it."""
+    """A text of a string. raw: its source."""
 
     raw: str
-    inner: Document
+    part: Part
     encode: Callable[[str], str]
 
     @property
-    def _part(self) -> Part:
-        return lines_of(self.inner)[0]
-
-    @property
     def line(self) -> str:
-        return self._part.line
+        return self.part.line
 
     @property
     def needs_alignment(self) -> bool:
-        return self._part.needs_alignment
+        return self.part.needs_alignment
 
     def write(self, text: str, alignment: Alignment | None) -> str:
-        if text == self.line:
-            return self.raw
-        return self.encode("".join(p if isinstance(p, str) else p.write(text, alignment) for p in self.inner))
+        return self.raw if text == self.line else self.encode(self.part.write(text, alignment))
 
 
 def value_parts(raw: str, decode: Callable[[str], str], encode: Callable[[str], str]) -> Iterator[str | Part]:
     """Yield the texts of one line of a string. raw: its source. decode, encode: between the source and the text."""
-    text = decode(raw)
-    document = _document(text)
-    parts = lines_of(document)
-    if len(parts) == 1:
-        yield _Value(raw, document, encode)
-    elif not parts or encode(text) != raw:  # several blocks of HTML, whose source cannot be written again
-        yield raw if not parts else _Value(raw, [_Line(text)], encode)
-    else:
-        for part in document:
-            yield encode(part) if isinstance(part, str) else _Value(encode(part.write(part.line, None)), [part], encode)
+    text, offsets = _decoded(raw, decode)
+    place = 0
+    for part in _document(text):
+        end = place + len(part if isinstance(part, str) else part.write(part.line, None))
+        source = raw[offsets[place] : offsets[end]]
+        yield source if isinstance(part, str) else _Value(source, part, encode)
+        place = end
+
+
+def _decoded(raw: str, decode: Callable[[str], str]) -> tuple[str, Sequence[int]]:
+    """Return the text of a source, and the place in the source of each character of the text, and the end."""
+    if "\\" not in raw:
+        return raw, range(len(raw) + 1)
+    texts, offsets, place = list[str](), list[int](), 0
+    for match in _ESCAPES.finditer(raw):
+        offsets += range(place, match.start())
+        texts += [raw[place : match.start()], decode(match[0])]
+        offsets += [match.start()] * len(texts[-1])
+        place = match.end()
+    return "".join([*texts, raw[place:]]), [*offsets, *range(place, len(raw) + 1)]
 
 
 @dataclass(frozen=True)
