@@ -71,6 +71,16 @@ def test_more_placeholders_than_masks_and_long_ones(tokenizer: Tokenizer) -> Non
     assert not with_placeholders(NO_TERMS, kept_lines(["www." + "a" * 300], tokenizer, DataConfig())[1])
 
 
+def test_a_placeholder_of_another_line_or_case_is_not_required(tokenizer: Tokenizer) -> None:
+    lines = ["Hello {name}, 5 kg", "Hello {NAME}", "a <b\nc>"]
+    _, kept = kept_lines(lines, tokenizer, DataConfig())
+    terms = with_placeholders(Terms({"{name": ["x"], "hello": ["hallo"]}), kept)
+    assert terms.targets_in(lines[0]) == [("hallo",), ("{name}",), ("5 kg",)]
+    assert terms.targets_in(lines[1]) == [("hallo",), ("{NAME}",)]
+    assert terms.targets_in("5 KG") == []
+    assert terms.targets_in(lines[2]) == [], "a line break fits in no phrase"
+
+
 def test_the_command_keeps_placeholders_or_names_the_line(
     toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]
 ) -> None:

@@ -143,6 +143,7 @@ def test_the_command_line_writes_a_package(toy: Toy, tmp_path: Path, cli: Callab
     [
         (["--to", "argos"], "--languages: expected the languages of the model; add them, such as --languages en-de"),
         (["--to", "argos", "--languages", "en"], "expected two languages, such as en-de"),
+        (["--to", "argos", "--languages", "en-pt-BR"], "expected languages without a region, not en-pt"),
         (["--to", "ctranslate2", "--languages", "en-de"], "--languages=en-de: must not be set with --to ctranslate2"),
         (
             ["--to", "argos", "--languages", "en-de", "--precision", "fp8"],

@@ -59,6 +59,13 @@ def test_the_program_in_the_folder_has_our_greedy_text(toy: Toy, tmp_path: Path)
     lines += ["", "a b ▁ \ue000 1", "Zürich, 漢字 😀 </s> <0x41>", "a" * 70 + " b"]
     ours = transduce.load(toy.model).translate(lines, beam_size=1, loops="keep", split="none", numbers="translate")
     assert translate(tmp_path / "out", lines) == [translation.text for translation in ours]
+    assert len(translate(tmp_path / "out", ["a\rb", "c"])) == 2
+    long = subprocess.run(
+        [sys.executable, tmp_path / "out" / "translate.py"],
+        input=b"\xef\xbb\xbfa\n" + b"\xc3\xa9 " * 999,
+        capture_output=True,
+    )
+    assert long.stderr.startswith(b"lines [2]: expected fewer than 1,024 tokens") and long.returncode == 1
     program = (tmp_path / "out" / "translate.py").read_text(encoding="utf-8")
     assert len(program.splitlines()) <= 100
 

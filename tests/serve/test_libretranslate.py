@@ -5,6 +5,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 from support.serving import JSON, Reverser, Served, served, until
 
 from transduce.decoding.hypothesis import Translation
-from transduce.serve import downloads
+from transduce.serve import downloads, libretranslate
+from transduce.serve.documents import lines_of
+from transduce.serve.formats.files import read_file
 from transduce.serve.refusal import Refusal
 from transduce.serve.words import confidences
 
@@ -249,6 +252,7 @@ def test_a_file_is_translated_and_downloaded_once(service: Served) -> None:
     assert answer.status == 200, answer
     path = "/download_file/" + answer.json["translatedFileUrl"].rpartition("/download_file/")[2]
     assert re.fullmatch(r"/download_file/[0-9a-f]{32}\.srt", path)
+    assert service.call("HEAD", path).status == 200, "a look leaves the file"
     download = service.call("GET", path)
     assert download.body == SRT % b"b <i>a</i>" + 99 * (SRT % b"e & d c")
     assert download.headers["content-disposition"] == "attachment; filename*=UTF-8''film_de.srt"
@@ -390,3 +394,22 @@ def test_confidence_is_given_where_it_is_wanted(service: Served) -> None:
     words = [["b", None], [" a", None], ["\n", None], ["\n", None], ["c", None]]
     assert answer["confidence"] == [words, [["  ", None]]]
     assert "confidence" not in service.translate("a b", format="html", confidence=True).json
+
+
+def test_portions_of_a_file_end_at_a_number_of_texts_or_characters() -> None:
+    lines = [*(["a" * 600] * 3), *(["b"] * 200), "c" * 5_000, "d"]
+    parts = [part for part in lines_of(read_file("\n\n".join(lines).encode(), "txt", "file").document)]
+    portions = [*libretranslate._portions(parts, 1_000)]
+    assert [part.line for portion in portions for part in portion] == lines
+    assert [len(portion) for portion in portions] == [2, 64, 64, 64, 10, 1]
+
+
+def test_more_files_at_a_time_are_refused() -> None:
+    files = downloads.Downloads()
+    with ExitStack() as stack:
+        for _ in range(downloads.MOST_FILES):
+            stack.enter_context(files.work())
+        with pytest.raises(Refusal, match="at the same time"), files.work():
+            pass
+    with files.work():
+        pass

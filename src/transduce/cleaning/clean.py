@@ -206,10 +206,10 @@ def _learn(
     if {"language", "swapped"} & {*names}:
         languages = main_languages(sample)
         if isinstance(languages, str):
-            notes.append(f"language, swapped: not names: {languages}")
+            notes.append(f"language, swapped: not used: {languages}")
             languages = None
     if "misfit" in names and len(sample) < LEAST_PAIRS:
-        notes.append(f"misfit: not names: it learns from at least {LEAST_PAIRS:,} pairs, and {len(sample):,} remain")
+        notes.append(f"misfit: not used: it learns from at least {LEAST_PAIRS:,} pairs, and {len(sample):,} remain")
     elif "misfit" in names:
         say(f"misfit: learning from {len(sample):,} pairs")
         misfits = learn_misfits(sample)

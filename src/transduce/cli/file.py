@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transduce.cleaning.progress import JobProgress
-from transduce.cli.constraints import ConstraintOptions
+from transduce.cli.constraints import ConstraintOptions, unmet_problem
 from transduce.cli.doubts import DoubtWatch
 from transduce.cli.output import check_output, output_file
 from transduce.cli.stream import Models, load_translator, translations
@@ -83,10 +83,11 @@ def _translations(
 
 def _piece(part: Part, translation: Translation, translator: "Translator | ExportedTranslator", where: str) -> str:
     """Return what takes the place of a part. where: its name in messages."""
-    if translation.problem is not None:
-        print(f"transduce: {where}: {translation.problem}", file=sys.stderr)
-        if not translation.text:
-            return part.write(part.line, None)
+    problem = translation.problem or unmet_problem(translation.unmet)
+    if problem is not None:
+        print(f"transduce: {where}: {problem}", file=sys.stderr)
+    if translation.problem is not None and not translation.text:
+        return part.write(part.line, None)
     alignment = translation.alignment
     if alignment is None and part.needs_alignment:
         alignment = translator.align(part.line, translation.text)

@@ -43,6 +43,7 @@ def export_argos(model: Path, out: Path, source: Language, target: Language, pre
         raise UserError(f"{out}: expected a name that ends with {ENDING}; use {out.name}{ENDING}")
     if out.exists():
         raise UserError(f"{out}: expected a new file; give another name")
+    codes = [_code_of(code) for code, _ in (source, target)]
     loaded = load_translation_model(model)
     wrong = _problems(loaded.config, loaded.tokenizer)
     if wrong:
@@ -53,7 +54,6 @@ def export_argos(model: Path, out: Path, source: Language, target: Language, pre
     files, differences = ctranslate2_files(loaded, precision)
     if loaded.tokenizer.kind == "sentencepiece":  # its encoder may give pieces that the vocabulary lacks
         files["config.json"] = encode_json({**expected_settings(loaded.config), "unk_token": UNKNOWN})
-    codes = [CODES.get(code.lower(), code.lower()) for code, _ in (source, target)]
     metadata = {
         "package_version": PACKAGE_VERSION,
         "argos_version": ARGOS_VERSION,
@@ -72,6 +72,14 @@ def export_argos(model: Path, out: Path, source: Language, target: Language, pre
     out.parent.mkdir(parents=True, exist_ok=True)
     write_file(out, _zipped(f"translate-{codes[0]}_{codes[1]}", content))
     return "\n".join(differences)
+
+
+def _code_of(code: str) -> str:
+    """Return a language code as Argos Translate has it. Raises UserError for a language with a region."""
+    known = CODES.get(code.lower(), code.lower())
+    if "-" in known:
+        raise UserError(f"--languages: expected languages without a region, not {code}; name the language alone")
+    return known
 
 
 def _problems(config: Config, tokenizer: TokenizerLike) -> list[str]:

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-PAD, BOS, EOS, UNK = 0, 1, 2, 3
-SPACE, ESCAPE = "\u2581", "\ue000"
+PAD, BOS, EOS, UNK, SPACE, ESCAPE = 0, 1, 2, 3, "\u2581", "\ue000"
 INVISIBLE = "[\0-\x08\x0e-\x1b\x7f\xad\u200b\u200e\u200f\u2060\ufeff]"
 WHITE_SPACE = "[\\s\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
 WORD = "_?L[LM]{0,63}|_?N{1,64}|_?[MO]{1,64}|_"  # over the kinds of characters: letters, marks, numbers, others
@@ -25,21 +24,19 @@ class Tokenizer:
         self.normalizes = content["normalizer"]["normalizers"][0]["type"] == "NFC"
 
     def encode(self, line):
-        tag, _, rest = line.partition(" ")
-        text = rest if tag in self.tags else line
+        tag, text = (parts := line.partition(" "))[0], parts[2] if parts[0] in self.tags else line
         if self.normalizes:
             text = re.sub(WHITE_SPACE, " ", re.sub(INVISIBLE, "", unicodedata.normalize("NFC", text))).strip()
         text = SPACE * bool(text) + text.replace(ESCAPE, ESCAPE + "0").replace(SPACE, ESCAPE + "1").replace(" ", SPACE)
         kinds = "".join("_" if c == SPACE else k if (k := unicodedata.category(c)[0]) in "LMN" else "O" for c in text)
-        words = (text[match.start() : match.end()] for match in re.finditer(WORD, kinds))
-        return self.tags.get(tag, []) + [i for word in words for i in self.encode_word(word)]
+        ids = (i for m in re.finditer(WORD, kinds) for i in self.encode_word(text[m.start() : m.end()]))
+        return [*self.tags.get(tag, []), *ids]
 
     @functools.lru_cache(100_000)  # noqa: B019
     def encode_word(self, word):
         parts = [p for c in word for p in ([c] if c in self.ids else [f"<0x{byte:02X}>" for byte in c.encode()])]
-        ranks = self.ranks
-        while pairs := [(ranks[p], i) for i, p in enumerate(zip(parts, parts[1:], strict=False)) if p in ranks]:
-            i = min(pairs)[1]
+        while found := [(self.ranks[p], i) for i, p in enumerate(zip(parts, parts[1:])) if p in self.ranks]:  # noqa: B905
+            i = min(found)[1]
             parts[i : i + 2] = [parts[i] + parts[i + 1]]
         return [self.ids[part] for part in parts]
 
@@ -66,9 +63,8 @@ class Model:
         return new.pop("logits"), state | new
 
     def translate(self, sources, limits):  # ids without EOS, and the most tokens of each output -> ids
-        src = np.full((len(sources), max(map(len, sources)) + 1), PAD, np.int64)
-        for row, ids in enumerate(sources):
-            src[row, : len(ids) + 1] = [*ids, EOS]
+        longest = max(map(len, sources))
+        src = np.array([[*ids, EOS, *[PAD] * (longest - len(ids))] for ids in sources], np.int64)
         state, outputs = self.start(src), [[] for _ in sources]
         rows, last = np.arange(len(src)), np.full(len(src), BOS, np.int64)
         while len(rows):
@@ -87,14 +83,18 @@ def translate(folder, lines, batch=32):
     settings, content = (json.loads((folder / f"{name}.json").read_bytes()) for name in ("transduce", "tokenizer"))
     tokenizer, model = Tokenizer(content), Model(folder / "encoder.onnx", folder / "decoder.onnx")
     sources, outputs = [tokenizer.encode(line) for line in lines], dict.fromkeys(range(len(lines)), [])
+    more, most = settings["search"]["max_extra_tokens"], settings["search"]["max_length"] or sys.maxsize
+    longest = settings["model"]["max_positions"] or max(1024, settings["data"]["max_tokens"] + more)
+    if numbers := [number for number, ids in enumerate(sources, start=1) if len(ids) >= longest]:
+        sys.exit(f"lines {numbers}: expected fewer than {longest:,} tokens; split these lines")
     order = sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: len(sources[i]))
-    most = [value for value in (settings["search"]["max_length"], settings["model"]["max_positions"]) if value]
     for rows in (order[begin : begin + batch] for begin in range(0, len(order), batch)):
-        limits = [min([len(sources[i]) + settings["search"]["max_extra_tokens"], *most]) for i in rows]
+        limits = [min(len(sources[i]) + more, most, longest) for i in rows]
         outputs.update(zip(rows, model.translate([sources[i] for i in rows], limits), strict=True))
-    return [tokenizer.decode(ids) for ids in outputs.values()]
+    return [re.sub("[\r\n]", " ", tokenizer.decode(ids)) for ids in outputs.values()]
 
 
 if __name__ == "__main__":
-    for text in translate(Path(__file__).parent, [line.decode() for line in sys.stdin.buffer.read().splitlines()]):
-        sys.stdout.buffer.write(f"{text}\n".encode())
+    with open(0, encoding="utf-8-sig", newline="\n") as stdin:
+        lines = [line.removesuffix("\n").removesuffix("\r") for line in stdin]
+    sys.stdout.buffer.writelines(f"{text}\n".encode() for text in translate(Path(__file__).parent, lines))

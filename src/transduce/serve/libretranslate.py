@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -84,6 +84,10 @@ class LibreTranslate(ClientApi):
     async def translate_file(self, request: Request) -> Response:
         """Translate a file, a portion of its texts after the other, and keep it for a download."""
         fields = await self.fields(request)
+        with self.downloads.work():
+            return await self._file_answer(request, fields)
+
+    async def _file_answer(self, request: Request, fields: Fields) -> Response:
         name, content = fields.file("file")
         try:
             extension = extension_of(name, "Invalid request: file")
@@ -98,12 +102,12 @@ class LibreTranslate(ClientApi):
             raise invalid(f"Invalid request: file ({count} characters) exceeds limit ({most})")
         (pair, *_), _ = self._pairs(fields, [" ".join(texts[:PORTION])], is_html=False)
         pieces = list[str]()
-        for first in range(0, len(parts), PORTION):
-            portion = parts[first : first + PORTION]
+        for portion in _portions(parts, self.service.limits.request_characters // 10):
             pieces += await self._translated(portion, pair, keeps_placeholders(fields), request)
         translations = iter(pieces)
         output = [member if isinstance(member, str) else next(translations) for member in file.document]
-        data = await asyncio.to_thread(file.write, output)
+        async with self.downloads.turn:
+            data = await asyncio.to_thread(file.write, output)
         scheme = request.headers.get("x-forwarded-proto", "")
         scheme = scheme if scheme in ("http", "https") else request.scope["scheme"]
         place = f"{scheme}://{request.headers.get('host', '')}/download_file/"
@@ -123,7 +127,7 @@ class LibreTranslate(ClientApi):
         return [source if answer.problem else answer.text for source, answer in zip(sources, answers, strict=True)]
 
     async def download_file(self, request: Request) -> Response:
-        file = self.downloads.take(request.path_params["name"])
+        file = self.downloads.take(request.path_params["name"], is_kept=request.method == "HEAD")
         disposition = f"attachment; filename*=UTF-8''{quote(file.name)}"
         headers = {**NOT_STORED, "Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"}
         return Response(file.content, headers=headers, media_type="application/octet-stream")
@@ -214,6 +218,16 @@ class LibreTranslate(ClientApi):
                 yield _event("error", {"error": refusal.message})
 
         return EventStream(events(), lambda: self.service.end(work, record))
+
+
+def _portions(parts: Sequence[Part], most: int) -> Iterator[Sequence[Part]]:
+    """Yield the parts in portions of at most PORTION, each complete where it has `most` characters."""
+    first = count = 0
+    for i, part in enumerate(parts, start=1):
+        count += len(part.line)
+        if count >= most or i - first == PORTION or i == len(parts):
+            yield parts[first:i]
+            first, count = i, 0
 
 
 class EventStream(StreamingResponse):

@@ -62,7 +62,7 @@ def _tokens(source: str, place: int, end: int, depth: int = 0) -> Iterator[Token
         name = name_match[1].lower()
         is_closing, is_void = raw.startswith("</"), name in VOID or raw.endswith("/>")
         if not is_closing and not is_void and not _is_translated(raw, name):
-            end_of_element = _end_of_element(source, name, place, end)
+            end_of_element = _end_of_element(source, name, (place, end), absent)
             kind = "atom" if name in INLINE else "block"
             yield from _untouched(source, (start, place, end_of_element), kind, depth)
             place = end_of_element
@@ -123,9 +123,9 @@ def _untouched(source: str, places: tuple[int, int, int], kind: str, depth: int)
         name_match = _NAME.match(raw)
         name = name_match[1].lower() if name_match and raw[1] != "/" else ""
         if name in NEVER:
-            place = _end_of_element(source, name, place, end)
+            place = _end_of_element(source, name, (place, end), absent)
         elif name and name not in VOID and _attributes(raw).get("translate") in YES:
-            last = _end_of_element(source, name, place, end)
+            last = _end_of_element(source, name, (place, end), absent)
             last = max(place, source.rfind("</", place, last)) if last < end else last
             yield Token("block", source[start:place])
             yield from _tokens(source, place, last, depth + 1)
@@ -134,17 +134,27 @@ def _untouched(source: str, places: tuple[int, int, int], kind: str, depth: int)
     yield Token(kind, source[start:end])
 
 
-def _end_of_element(source: str, name: str, place: int, end: int) -> int:
-    """Return the end of the element `name` whose content begins at `place`, or `end` without a closing tag."""
+def _end_of_element(source: str, name: str, places: tuple[int, int], absent: set[str]) -> int:
+    """Return the end of the element `name`, or of the range without a closing tag.
+
+    places: the range of its content, and of what follows. absent: as in `_markup`.
+    """
     depth = 1
+    place, end = places
     is_raw = name in RAW_TEXT
-    comment = "" if is_raw else "<!--.*?-->|"
-    tag = rf"<(/?){re.escape(name)}(?=[\s/>])[^<>]*>"
-    for match in re.compile(comment + tag, re.IGNORECASE | re.DOTALL).finditer(source, place, end):
-        if match[1]:
+    comment = "" if is_raw else "<!--|"
+    markup = re.compile(rf"{comment}<(/?){re.escape(name)}(?=[\s/>])[^<>]*>", re.IGNORECASE)
+    while match := markup.search(source, place, end):
+        place = match.end()
+        if match[1] is None:
+            stop = -1 if "-->" in absent else source.find("-->", place, end)
+            if stop < 0:
+                absent.add("-->")
+            place = max(place, stop + len("-->"))
+        elif match[1]:
             depth -= 1
-        elif match[1] == "" and not is_raw and not match.group().endswith("/>"):
+        elif not is_raw and not match.group().endswith("/>"):
             depth += 1
         if depth == 0:
-            return match.end()
+            return place
     return end

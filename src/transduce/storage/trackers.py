@@ -55,7 +55,9 @@ class _TensorBoard:
 class _Trackio:
     """Writes to trackio's database on this machine, or where its variables TRACKIO_... say.
 
-    The run has the name of its folder, and the settings of its configuration.
+    Steps that come again, because the run was killed after its last checkpoint, are there twice.
+
+    The run has the whole name of its folder, and the settings of its configuration.
     """
 
     def __init__(self, run: Path, after_step: int) -> None:
@@ -67,7 +69,7 @@ class _Trackio:
         with redirect_stdout(sys.stderr):
             try:
                 self._run: Any = trackio.init(
-                    PROJECT, str(run), config=config, resume=resume, embed=False, auto_log_cpu=False
+                    PROJECT, str(run.absolute()), config=config, resume=resume, embed=False, auto_log_cpu=False
                 )
             except Exception as problem:
                 raise UserError(

@@ -99,5 +99,5 @@ def kept_lines(lines: Sequence[str], tokenizer: TokenizerLike, data: DataConfig)
 def with_placeholders(terms: Terms, lines: Sequence[KeptLine]) -> Terms:
     """Return terms, and what the outputs of lines must have for their placeholders."""
     names = dict.fromkeys(name for line in lines for name in placeholders_in(line.text))
-    own = {name: [name] for name in names if len(name) <= MOST_CHARACTERS}
-    return terms.merged(Terms(own)) if own else terms
+    own = [name for name in names if len(name) <= MOST_CHARACTERS and not re.search("[\r\n]", name)]
+    return terms.merged(Terms.of_names(own)) if own else terms

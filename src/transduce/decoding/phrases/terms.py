@@ -3,7 +3,7 @@
 import functools
 import os
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,13 +19,14 @@ class Terms:
     """Terms, each with the alternatives of its translation.
 
     A term is in a line where its characters are whole words of the line. One in small letters matches any case.
-    Of terms that overlap the longest one counts.
+    Of terms that overlap the longest one counts, or else the one in the case of the line.
     """
 
     def __init__(self, targets: Mapping[str, Sequence[str]]) -> None:
         """Create the terms from the alternatives of each. Raises UserError for what is no term or no target."""
         self.targets: dict[str, tuple[str, ...]] = {}
         self._by_key: dict[str, list[str]] = {}
+        self._exact: frozenset[str] = frozenset()  # terms that match no other case
         for source, alternatives in targets.items():
             with _named(source):
                 self._add(source, alternatives)
@@ -76,6 +77,13 @@ class Terms:
                 terms._add(source, _alternatives(target))
         return terms
 
+    @classmethod
+    def of_names(cls, names: Iterable[str]) -> "Terms":
+        """Return terms that stay as they are, each in its own case only."""
+        terms = cls({name: [name] for name in names})
+        terms._exact = frozenset(terms.targets)
+        return terms
+
     def __len__(self) -> int:
         """Return the number of terms."""
         return len(self.targets)
@@ -91,6 +99,7 @@ class Terms:
         terms._by_key = {**self._by_key}
         for key, sources in others._by_key.items():
             terms._by_key[key] = [*dict.fromkeys([*self._by_key.get(key, ()), *sources])]
+        terms._exact = self._exact - others.targets.keys() | others._exact
         return terms
 
     def targets_in(self, line: str) -> list[tuple[str, ...]]:
@@ -98,7 +107,7 @@ class Terms:
         places = range(len(line) if self.targets else 0)
         matches = [match for begin in places for match in self._at(line, begin)]
         terms, is_part = list[tuple[int, str]](), [False] * len(line)
-        for begin, term in sorted(matches, key=lambda match: -len(match[1])):
+        for begin, term in sorted(matches, key=lambda match: (-len(match[1]), not line.startswith(match[1], match[0]))):
             if not any(is_part[begin : begin + len(term)]):
                 is_part[begin : begin + len(term)] = [True] * len(term)
                 terms.append((begin, term))
@@ -113,7 +122,7 @@ class Terms:
             for term in self._by_key.get(line[begin : begin + length].lower(), ()):
                 end = begin + len(term)
                 text = line[begin:end]
-                is_same = text == term or (term == term.lower() and text.lower() == term)
+                is_same = text == term or (term == term.lower() == text.lower() and term not in self._exact)
                 if (length == KEY or length == len(term)) and is_same and len(text) == len(term):
                     if end == len(line) or not (kind_of(line[end - 1]) == WORD and kind_of(line[end]) == WORD):
                         matches.append((begin, term))
