@@ -222,3 +222,58 @@ def test_another_declared_encoding_is_refused(encoding: str) -> None:
     with pytest.raises(UserError, match=f"expected word/document.xml in UTF-8, not {encoding}; save the file again"):
         read_file(archive("docx", declared), "docx", "in.docx")
     read_file(archive("docx", xml.replace('"1.0"', '"1.0" encoding="utf-8"')), "docx", "in.docx")
+
+
+def field(text: str) -> str:
+    begin, separate, end = (f'<w:r><w:fldChar w:fldCharType="{name}"/></w:r>' for name in ("begin", "separate", "end"))
+    return f"{begin}<w:r><w:instrText>REF</w:instrText></w:r>{separate}{run(text)}{end}"
+
+
+CONTROL = f"<w:sdt><w:sdtPr/><w:sdtContent>{run('John')}</w:sdtContent></w:sdt>"
+
+
+@pytest.mark.parametrize(
+    ("source", "lines"),
+    [
+        (f"{run('See Figure ')}{field('1')}{run(' now')}", ["See Figure", "1", "now"]),
+        (f"{run('Page ')}{field('1')}{run(' of ')}{field('2')}", ["Page", "1", "of", "2"]),
+        (f"{run('Dear ')}{CONTROL}{run(' ok')}", ["Dear", "John", "ok"]),
+    ],
+    ids=["field", "fields", "control"],
+)
+def test_fields_and_controls_stay_where_they_are(source: str, lines: list[str]) -> None:
+    xml = WORD.format(f"<w:p>{source}</w:p>")
+    assert [part.line for part in lines_of(read_file(archive("docx", xml), "docx", "in").document)] == lines
+    expected = re.sub(">([^<]+)</w:t>", lambda match: match[0].replace(match[1], match[1].upper()), xml)
+    assert translated("docx", xml) == expected
+
+
+TRACKED = "<w:b/><w:rPrChange><w:rPr><w:i/></w:rPr></w:rPrChange>"
+IMAGE = '<w:drawing><w:b c="d"><e/></w:b></w:drawing>'
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "target"),
+    [
+        (
+            "<w:r><w:t>Send an e</w:t><w:noBreakHyphen/><w:t>mail to all.</w:t></w:r>",
+            "Send an e\u2011mail to all.",
+            run("SEND AN E\u2011MAIL TO ALL."),
+        ),
+        ("<w:r><w:t>cat</w:t><w:softHyphen/><w:t>alog</w:t></w:r>", "catalog", None),
+        (f"<w:r><w:t>a dog </w:t>{IMAGE}<w:t> sits</w:t></w:r>", "a dog sits", None),
+        (f"<w:r><w:t>a dog</w:t>{IMAGE}</w:r>", "a dog", None),
+        (run("a dog", TRACKED), "a dog", run("A DOG", TRACKED)),
+        (run("a ") + run("b", TRACKED) + run(" c d"), "a b c d", run("A ") + run("B", TRACKED) + run(" C D")),
+    ],
+    ids=["hyphen", "soft hyphen", "image", "last image", "tracked format", "tracked format of a word"],
+)
+def test_a_run_with_more_than_text_is_translated(source: str, line: str, target: str | None) -> None:
+    xml = WORD.format(f"<w:p>{source}</w:p>")
+    (part,) = lines_of(read_file(archive("docx", xml), "docx", "in").document)
+    assert part.line == line
+    assert translated("docx", xml, str) == xml
+    output = translated("docx", xml)
+    assert target is None or output == WORD.format(f"<w:p>{target}</w:p>")
+    assert "".join(re.findall("<w:t [^>]*>([^<]*)<", output)).replace("  ", " ") == line.upper()
+    assert all(output.count(element) == xml.count(element) for element in ("<w:softHyphen/>", IMAGE))

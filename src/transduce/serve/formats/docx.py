@@ -21,26 +21,30 @@ MOST_BYTES = 1_000_000  # of a paragraph
 MOST_TOKENS = 500  # of a paragraph; in a longer one, each run is a text
 _PARAGRAPH = re.compile(r"</?w:p(?:\s[^>]*)?>")  # also of a text box within a paragraph
 _RUN = re.compile(r"<w:r(?:\s[^>]*)?(?<!/)>((?:(?!<w:r[\s>]).)*?)</w:r>", re.DOTALL)
-_FORMAT = re.compile(r"<w:rPr>.*?</w:rPr>|<w:rPr\s*/>", re.DOTALL)
-_CONTENT = re.compile(
-    r"<w:t(?:\s[^>]*)?>([^<]*)</w:t>|<w:t\s*/>|(<w:(?:tab|br|cr)(?:\s[^>]*)?/>)|<w:lastRenderedPageBreak/>"
-)
+_NO_END = r"(?:(?!</?w:rPr>).)*+"
+_OLD_FORMAT = f"(?:<w:rPr>{_NO_END}</w:rPr>{_NO_END})?"  # the format before a tracked change of it
+_FORMAT = re.compile(rf"<w:rPr>{_NO_END}{_OLD_FORMAT}</w:rPr>|<w:rPr\s*/>", re.DOTALL)
+_TEXT = re.compile(r"<w:t(?:\s[^>]*)?>([^<]*)</w:t>|<w:t\s*/>|<w:lastRenderedPageBreak/>")
+_SPACE = re.compile(r"<w:(?:tab|br|cr)(?:\s[^>]*)?/>")
+_HYPHEN = "<w:noBreakHyphen/>"
+_FIELD = re.compile(r"<w:fldChar\b|</?w:sdt\b")  # complex fields and controls: their ends must not go apart
+_NO_TEXT = re.compile(r"<w:(?:fldChar|instrText|delText|delInstrText)\b")  # of a run that stays as it is
 _OPEN, _CLOSE = '<w:t xml:space="preserve">', "</w:t>"
-_EMPTY = re.compile(rf"<w:r>(?:<w:rPr>(?:(?!</w:rPr>).)*</w:rPr>|<w:rPr\s*/>)?{_OPEN}{_CLOSE}</w:r>", re.DOTALL)
+_EMPTY = re.compile(rf"<w:r>(?:{_FORMAT.pattern})?{_OPEN}{_CLOSE}</w:r>", re.DOTALL)
 
 
 @dataclass
 class _Run:
-    """A run. contents: its texts, and its tabs and line breaks; nothing if it has something else."""
+    """A run. contents: its texts and what is between them; nothing if it has only something else."""
 
     start: int
     end: int
     format: str
-    contents: list[tuple[str, str]]
+    contents: list[Token]
 
     @property
     def length(self) -> int:
-        return sum(len(text) for text, _ in self.contents)
+        return sum(len(token.text) for token in self.contents if token.kind == "text")
 
 
 class _Paragraph:
@@ -87,7 +91,9 @@ def _stretch(source: str) -> Iterator[str | Part]:
         yield source
         return
     inner = runs[with_text[0] : with_text[-1] + 1]
-    whole = _balanced(source, inner) if sum(1 + len(run.contents) for run in inner) <= MOST_TOKENS else None
+    is_short = sum(1 + len(run.contents) for run in inner) <= MOST_TOKENS
+    has_field = _FIELD.search(source, inner[0].start, inner[-1].end)
+    whole = _balanced(source, inner) if is_short and not has_field else None
     place = 0
     for start, end, members in [(*whole, inner)] if whole else [(run.start, run.end, [run]) for run in inner]:
         yield source[place:start]
@@ -99,11 +105,34 @@ def _stretch(source: str) -> Iterator[str | Part]:
 def _run(match: re.Match[str]) -> _Run:
     format_match = _FORMAT.search(match[1])
     rest = _FORMAT.sub("", match[1], count=1)
-    contents = [(html.unescape(content[1] or ""), content[2] or "") for content in _CONTENT.finditer(rest)]
+    contents = [] if _NO_TEXT.search(rest) else [*_contents(rest)]
     if len(contents) > MOST_TOKENS:
         raise UserError(f"expected at most {MOST_TOKENS} tabs and line breaks in a run; split the paragraph")
-    is_text = not _CONTENT.sub("", rest).strip()
-    return _Run(match.start(), match.end(), format_match[0] if format_match else "", contents if is_text else [])
+    run = _Run(match.start(), match.end(), format_match[0] if format_match else "", contents)
+    if not run.length and any(token.kind != "break" for token in contents):
+        run.contents = []
+    return run
+
+
+def _contents(source: str) -> Iterator[Token]:
+    """Yield the tokens of what is in a run, without its format."""
+    depth = start = 0
+    for tag in XML_TAG.finditer(source):
+        start = start if depth else tag.start()
+        if tag[2] and not tag[0].endswith("/>"):
+            depth += -1 if tag[1] else 1
+        if depth:
+            continue
+        element = source[start : tag.end()]
+        if match := _TEXT.fullmatch(element):
+            if text := html.unescape(match[1] or ""):
+                yield Token("text", XML.escape(text), text=text)
+        elif element == _HYPHEN:
+            yield Token("text", "\u2011", text="\u2011")
+        elif _SPACE.fullmatch(element):
+            yield Token("break", f"{_CLOSE}{element}{_OPEN}", text=" ")
+        else:
+            yield Token("mark" if element == "<w:softHyphen/>" else "atom", f"{_CLOSE}{element}{_OPEN}")
 
 
 def _balanced(source: str, runs: Sequence[_Run]) -> tuple[int, int] | None:
@@ -160,16 +189,8 @@ def _tokens(source: str, runs: Sequence[_Run], first: int, base: str) -> Iterato
         if not run.contents:
             yield Token("atom", closing + source[run.start - first : place] + opening)
         elif run.format == base:
-            yield from _contents(run)
+            yield from run.contents
         else:
             yield Token("open", f"{closing}<w:r>{run.format}{_OPEN}", "w:r")
-            yield from _contents(run)
+            yield from run.contents
             yield Token("close", closing + opening, "w:r")
-
-
-def _contents(run: _Run) -> Iterator[Token]:
-    for text, space in run.contents:
-        if text:
-            yield Token("text", XML.escape(text), text=text)
-        elif space:
-            yield Token("break", f"{_CLOSE}{space}{_OPEN}", text=" ")
