@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from transduce.errors import UserError
 from transduce.serve.documents import lines_of
-from transduce.serve.formats import limits
+from transduce.serve.formats import limits, plain
 from transduce.serve.formats.files import MODULES, MOST_BYTES, extension_of, read_file
+from transduce.serve.formats.plain import PLAIN
+from transduce.serve.markup_line import Element, MarkupLine
 
 
 def written(content: bytes, extension: str, translate: Callable[[str], str] = str) -> bytes:
@@ -123,6 +125,44 @@ def test_lines_that_were_wrapped_are_one_text() -> None:
         "A cat sits.",
     ]
     assert texts(SRT.format("a dog\nruns", "It ends.\nIt begins"), "srt") == ["a dog runs", "It ends.", "It begins"]
+
+
+def test_wrapped_lines_keep_their_indents() -> None:
+    source = "    This line is as long as the width of the text\n    allows, and it goes\n"
+    assert written(source.encode(), "txt", str.upper).decode() == source.upper()
+
+
+def test_a_translation_without_spaces_keeps_its_breaks() -> None:
+    output = written(
+        SRT.format("a dog\nruns", "b").encode(), "srt", lambda line: {"a dog runs": "小狗在跑"}.get(line, line)
+    )
+    assert output.decode() == SRT.format("小狗\n在跑", "b")
+    for target, expected in (("姓名日期", "姓名<tab/>日期"), ("Datum", "Datum<tab/>"), ("Der Tag", "Der<tab/>Tag")):
+        line = MarkupLine("Name Date", Element("", 0), "Name<tab/>Date", PLAIN, [(4, "<tab/>")])
+        assert line.write(target, None) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("- foo is here\n\tand bar is there\n", "- FOO IS HERE\n\tAND BAR IS THERE\n"),
+        ("---\n---\n# a\n\nb\n---\n", "---\n---\n# A\n\nB\n---\n"),
+        ("---\na: b\n---\nc\n", "---\na: b\n---\nC\n"),
+        ("&amp;lt; a & b\n", "\\&LT; A & B\n"),
+        ('a [the guide](u "x](y z") b\n', 'A [THE GUIDE](u "x](y z") B\n'),
+        ("[a [b] c](u) [d]\n\n[d]: e\n", "[A \\[B\\] C](u) [d]\n\n[d]: e\n"),
+    ],
+)
+def test_marks_of_markdown_stay(source: str, target: str) -> None:
+    assert written(source.encode(), "md", str.upper).decode() == target
+    assert written(source.encode(), "md") == source.encode()
+
+
+@pytest.mark.parametrize("mark", ["-", "+", "#", "##", "===", "---", "12.", "3)", ">"])
+def test_a_mark_at_the_start_of_a_wrapped_line_is_text(mark: str) -> None:
+    output = written(b"one two\nthree\n", "md", lambda _: f"eins zwei {mark} ja").decode()
+    (start, _), (line, _) = plain.lines_of(output)
+    assert start == "eins zwei" and line.replace("\\", "") == f"{mark} ja" and "\\" in line
 
 
 def test_a_longer_translation_is_wrapped_at_the_same_share() -> None:

@@ -140,6 +140,7 @@ class _Tag(NamedTuple):
 _Piece = str | _Tag  # text or markup of the output
 
 
+_UNSPACED = re.compile(r"(?<=[^\s])[\u3040-\u9fff]")  # before which a line can end
 _WORD = re.compile(r"[\u3040-\u9fff]|\w+|[^\w\s]")
 
 
@@ -156,18 +157,24 @@ def shared_words(line: str, text: str) -> Alignment:
 def _broken(text: str, breaks: Sequence[tuple[int, str]], length: int) -> tuple[str, list[str]]:
     """Return a translation with BREAK for some of its spaces, and the source of these breaks.
 
-    breaks: place and source of each break in the line, of `length` characters. Those beyond the spaces are left out.
+    breaks: place and source of each break in the line, of `length` characters. Beyond the spaces, they go between
+    characters of a language without spaces. Of those that still have no place, line breaks are left out, and tags,
+    such as tabs, go to the end.
     """
     spaces = [i for i, character in enumerate(text) if character == " "]
+    if len(spaces) < len(breaks):
+        spaces = sorted([*spaces, *(match.start() for match in _UNSPACED.finditer(text))])
     sources, first = list[str](), 0
     for place, source in breaks[: len(spaces)]:
         last = len(spaces) - (min(len(breaks), len(spaces)) - len(sources)) + 1  # leaves a space for each later break
         share = place * len(text) / length
         chosen = min(range(first, last), key=lambda i: abs(spaces[i] - share))
-        text = text[: spaces[chosen]] + BREAK + text[spaces[chosen] + 1 :]
-        sources.append(source)
+        index = spaces[chosen]
+        sources.append(source + text[index].strip(" "))  # in the place of a character, so that no other place changes
+        text = text[:index] + BREAK + text[index + 1 :]
         first = chosen + 1
-    return text, sources
+    tags = [source for _, source in breaks[len(spaces) :] if source.startswith("<")]
+    return text + BREAK * len(tags), sources + tags
 
 
 def _all(elements: Sequence[Element]) -> Iterator[Element]:

@@ -22,22 +22,27 @@ if TYPE_CHECKING:
 MOST_TEXT = 1 << 20  # of a document; inline markup takes 5 us a character
 MOST_CHARACTERS = 10_000  # of a paragraph
 MOST_BRACKETS = 1_000  # of a paragraph; links take a time that is quadratic in them
-_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n.*?\n---[ \t]*(?:\r?\n|$)", re.DOTALL)
-_SPECIAL = re.compile(r"[\\`*\[\]<]|(?<!\w)_|_(?!\w)|(?<=^)[#>+-](?=\s)|(?<=^\d)[.)](?=\s)")
+_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*?\n)??---[ \t]*(?:\r?\n|$)", re.DOTALL)
+_SPECIAL = re.compile(r"[\\`*\[\]<]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|^>|^[#+=-](?=[#=-]*(?:\s|$))", re.MULTILINE)
+_NUMBER = re.compile(r"^(\d+)([.)])(?=\s|$)", re.MULTILINE)
 _LINE_END = re.compile(r"[\r\n]|$")
 _TASK = re.compile(r"\[[ xX]\]\s+")
 _TAG = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9-]*)")
-MARKDOWN = Syntax(lambda text: _SPECIAL.sub(r"\\\g<0>", text))
+MARKDOWN = Syntax(lambda text: _NUMBER.sub(r"\1\\\2", _SPECIAL.sub(r"\\\g<0>", text)))
 CELL = Syntax(lambda text: MARKDOWN.escape(text).replace("|", "\\|"))
 
 
 class _Span(NamedTuple):
-    """What an inline rule has read of a text. tokens: the numbers of its tokens in the state."""
+    """What an inline rule has read of a text. tokens: the numbers of its tokens in the state.
+
+    label_end: of a link, the place of the bracket after its text.
+    """
 
     rule: str
     start: int
     end: int
     tokens: range
+    label_end: int
 
 
 def read(text: str) -> Iterator[str | Part]:
@@ -107,7 +112,8 @@ def _recorded(name: str, rule: Any) -> Any:
         start, n_tokens = state.pos, len(state.tokens)
         is_read = rule(state, silent)
         if is_read and not silent and state.src is state.env["content"]:  # not the text of an image
-            state.env["spans"].append(_Span(name, start, state.pos, range(n_tokens, len(state.tokens))))
+            label_end = state.md.helpers.parseLinkLabel(state, start, True) if name == "link" else -1
+            state.env["spans"].append(_Span(name, start, state.pos, range(n_tokens, len(state.tokens)), label_end))
         return is_read
 
     return read_and_record
@@ -123,12 +129,14 @@ def _offsets(text: str, place: int, content: str, starts: list[int], *, is_cell:
         line_end = _LINE_END.search(text, start)
         assert line_end is not None
         find = text.find if is_cell else text.rfind  # a line of a paragraph ends its line, after the marks of blocks
-        source = line.replace("|", "\\|") if is_cell else line
+        core = line.lstrip(" \t")  # the parser writes the tabs before it as spaces
+        source = core.replace("|", "\\|") if is_cell else core
         found = find(source, max(place, start), line_end.start())
         if found < 0:
             return []
         place = found + len(source)
-        offsets += [found + i + is_cell * line.count("|", 0, i + 1) for i in range(len(line))] + [place]
+        offsets += [found] * (len(line) - len(core))
+        offsets += [found + i + is_cell * core.count("|", 0, i + 1) for i in range(len(core))] + [place]
     return offsets
 
 
@@ -155,13 +163,12 @@ def _tokens(text: str, content: str, offsets: list[int], parser: "MarkdownIt", e
 
 def _markup(content: str, spans: list[_Span], tokens: list[Any]) -> Iterator[tuple[int, int, Token]]:
     """Yield start and end of all markup in the content of a block, with its token, which still lacks its source."""
-    for rule, start, end, numbers in spans:
+    for rule, start, end, numbers, label_end in spans:
         source = content[start:end]
         if rule in ("emphasis", "strikethrough"):
             yield from _delimiters(start, end, [tokens[i] for i in numbers], 1 if rule == "emphasis" else 2)
         elif rule == "link":
-            label_end = content.rfind("](", start, end) if source.endswith(")") else -1
-            if label_end < 0:  # its text is the name of its address
+            if not source.endswith(")"):  # its text is the name of its address
                 yield start, end, Token("atom", "")
             else:
                 yield start, start + 1, Token("open", "", "link")

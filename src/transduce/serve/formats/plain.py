@@ -37,11 +37,15 @@ def lines_of(text: str) -> list[tuple[str, str]]:
 def _tokens(text: str) -> Iterator[Token]:
     lines = lines_of(text)
     width = max((len(line) for line, _ in lines), default=0)
+    indent = 0  # of a line that goes on with the text of the line before it
     for i, (line, end) in enumerate(lines):
         following = lines[i + 1][0] if i + 1 < len(lines) else ""
         is_full = len(line) + 1 + len(following.split(maxsplit=1)[0] if following.strip() else "") > width
-        yield from line_tokens(line)
-        yield line_end(line, end, following, continues=width in WIDTHS and is_full)
+        yield from line_tokens(line[indent:])
+        token = line_end(line, end, following, continues=width in WIDTHS and is_full)
+        indent = len(following) - len(following.lstrip(" \t")) if token.kind == "break" else 0
+        token.raw += following[:indent]
+        yield token
 
 
 def plain_token(raw: str) -> Token:
