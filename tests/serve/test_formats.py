@@ -204,6 +204,11 @@ def test_a_file_without_a_change_is_the_same_file(extension: str, seed: int, tex
         assert str(error).startswith("in.")
 
 
+@pytest.mark.parametrize("content", [b"<i> </i>1 a", b"<i> <img></i>1 a", b"1 a<img><i> <img> </i>"])
+def test_white_space_of_an_element_at_the_edge_stays(content: bytes) -> None:
+    assert written(content, "html") == content
+
+
 def upper_values(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: upper_values(each) for key, each in value.items()}

@@ -74,6 +74,7 @@ def _is_matched(run: Sequence[Token]) -> bool:
 def segment(run: Sequence[Token], syntax: Syntax) -> Document:
     """Return the segment of tokens whose inline tags match, with the white space around it as it is."""
     raw = "".join(token.raw for token in run)
+    before, after = (_outer_space(run[0]), _outer_space(run[-1], at_end=True)) if run else ("", "")
     run = _with_whole_atoms(_with_inner_breaks(run))
     line = ""
     breaks: list[tuple[int, str]] = []
@@ -100,7 +101,6 @@ def segment(run: Sequence[Token], syntax: Syntax) -> Document:
                 element.spaces = _has_space(reversed(run[:i]), -1), _has_space(run[i + 1 :], 0)
     if is_blank(line):
         return [raw] if raw else []
-    before, after = _outer_space(run[0]), _outer_space(run[-1], at_end=True)
     source = raw[len(before) : len(raw) - len(after)]
     parts: list = [before, MarkupLine(line.rstrip(" "), root, source, syntax, breaks), after]
     return [part for part in parts if part]
