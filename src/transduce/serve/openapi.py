@@ -1,6 +1,6 @@
 """The description of the service in OpenAPI 3.1."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from transduce import __version__
 from transduce.decoding.phrases.line_constraint import MOST_CHARACTERS, MOST_PHRASES
@@ -19,7 +19,12 @@ REQUIRED_PHRASES = {"anyOf": [REQUIRED_LIST, {"type": "array", "items": REQUIRED
 PREFIX = {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": ["string", "null"]}}]}
 KEY_IN_PATH: dict[str, object] = {"name": "key", "in": "path", "required": True, "schema": STRING}
 GLOSSARY_KEY: dict[str, object] = {"parameters": [KEY_IN_PATH]}
-FILE: dict[str, object] = {"file": {**STRING, "format": "binary"}, "source": STRING, "target": STRING}
+FILE: dict[str, object] = {
+    "file": {**STRING, "format": "binary"},
+    "source": STRING,
+    "target": STRING,
+    "placeholders": {"type": "boolean", "default": False},
+}
 FORMS = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
 
 
@@ -44,11 +49,11 @@ def document(service: Service, settings: ServerSettings, title: str) -> dict[str
             "/frontend/settings": {"get": _get("The settings that a page needs")},
             "/suggest": {"post": _refusal("Suggestions are disabled")},
             "/translate_file": {
-                "post": _post("Translate a file", {**FILE, **key}, ["file", "source", "target"], "File", "Error")
+                "post": _post(
+                    "Translate a file", {**FILE, **key}, ["file", "source", "target"], "File", "Error", FORMS[-1:]
+                )
             },
-            "/download_file/{name}": {
-                "get": {**_get("A translated file, once"), "parameters": [{**KEY_IN_PATH, "name": "name"}]}
-            },
+            "/download_file/{name}": {"get": {**_download(), "parameters": [{**KEY_IN_PATH, "name": "name"}]}},
             "/health": {"get": _get("The process lives")},
             "/healthz": {"get": _get("The process lives")},
             "/readyz": {"get": _get("200 if the server takes requests, else 503")},
@@ -115,7 +120,12 @@ def _deepl_fields(service: Service, settings: ServerSettings) -> dict[str, objec
 
 
 def _post(
-    summary: str, properties: Mapping[str, object], required: list[str], answer: str, error: str
+    summary: str,
+    properties: Mapping[str, object],
+    required: list[str],
+    answer: str,
+    error: str,
+    forms: Sequence[str] = FORMS,
 ) -> dict[str, object]:
     schema = {"type": "object", "properties": properties, "required": required}
     refusals = {
@@ -128,12 +138,17 @@ def _post(
     }
     return {
         "summary": summary,
-        "requestBody": {"required": True, "content": {form: {"schema": schema} for form in FORMS}},
+        "requestBody": {"required": True, "content": {form: {"schema": schema} for form in forms}},
         "responses": {
             "200": _response("the answer", answer),
             **{status: _response(text, error) for status, text in refusals.items()},
         },
     }
+
+
+def _download() -> dict[str, object]:
+    responses = {"200": {"description": "the file"}, "404": _response("no such file waits", "Error")}
+    return {"summary": "A translated file, once", "responses": responses}
 
 
 def _get(summary: str) -> dict[str, object]:
