@@ -170,7 +170,7 @@ def _broken(text: str, breaks: Sequence[tuple[int, str]], length: int) -> tuple[
         share = place * len(text) / length
         chosen = min(range(first, last), key=lambda i: abs(spaces[i] - share))
         index = spaces[chosen]
-        sources.append(source + text[index].strip(" "))  # in the place of a character, so that no other place changes
+        sources.append(source + text[index].strip(" "))  # replaces one character, so that no other place changes
         text = text[:index] + BREAK + text[index + 1 :]
         first = chosen + 1
     tags = [source for _, source in breaks[len(spaces) :] if source.startswith("<")]

@@ -24,7 +24,7 @@ class File(Protocol):
     def document(self) -> Document: ...
 
     def write(self, pieces: Sequence[str]) -> bytes:
-        """Return the file with a piece in the place of each member of the document."""
+        """Return the file. Each piece replaces one member of the document."""
         ...
 
 

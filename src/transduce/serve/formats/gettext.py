@@ -41,7 +41,7 @@ class _Message:
 
 
 def read(text: str) -> Iterator[str | Part]:
-    """Yield the sources of the messages without a translation, in the place of the translation."""
+    """Yield the sources of the messages without a translation, where the translation will be."""
     lines = lines_of(text)
     number = 0
     for message in _messages(lines):

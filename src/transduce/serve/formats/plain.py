@@ -37,7 +37,7 @@ def lines_of(text: str) -> list[tuple[str, str]]:
 def _tokens(text: str) -> Iterator[Token]:
     lines = lines_of(text)
     width = max((len(line) for line, _ in lines), default=0)
-    indent = 0  # of a line that goes on with the text of the line before it
+    indent = 0  # of a line that continues the text of the line before it
     for i, (line, end) in enumerate(lines):
         following = lines[i + 1][0] if i + 1 < len(lines) else ""
         is_full = len(line) + 1 + len(following.split(maxsplit=1)[0] if following.strip() else "") > width
