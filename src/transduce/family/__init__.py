@@ -8,6 +8,7 @@
 | `bert.py`           | Devlin et al. 2018              | encoder-only; segments; GELU; heads                        |
 | `vit.py`            | Dosovitskiy et al. 2020         | encoder-only, of patches of an image; pre-norm; GELU       |
 | `t5.py`             | Raffel et al. 2020              | relative positions as a bias; RMS norm; no biases          |
+| `sound/whisper.py`  | Radford et al. 2022             | sound in: two convolutions, pre-norm, GELU                 |
 | `mamba.py`          | Gu and Dao 2023                 | no attention: a state that each token reads and writes     |
 | `rwkv.py`           | Peng et al. 2023                | no attention: averages of values, whose weights fade       |
 | `transformer_xl.py` | Dai et al. 2019                 | a memory of the segment before; scores of distances        |
@@ -19,6 +20,7 @@ What several members share:
 | shared                  | what it is                                                          |
 |-------------------------|---------------------------------------------------------------------|
 | `attention_wrappers.py` | functions around attention: cache, rotation, shared key heads, bias |
+| `encoder_decoder.py`    | what a search uses of T5 and Whisper                                |
 | `feed_forward.py`       | the gated feed-forward network                                      |
 | `initialisation.py`     | the first values of the weights                                     |
 | `row_states.py`         | states of recurrences                                               |
@@ -55,6 +57,7 @@ Around the models:
 | around          | what it is                                                                          |
 |-----------------|-------------------------------------------------------------------------------------|
 | `configs.py`    | the sizes of each member, with `attention_configs.py`; a member takes them          |
+| `sound/`        | members that hear, and the features of sound                                        |
 | `hugging_face/` | folders in Hugging Face's form: `folder.py`, and the conversion of each member      |
 | `tasks/`        | what members learn, for the training loop                                           |
 | `inference/`    | text in, and text, words, vectors or classes out; `load` returns one of its classes |

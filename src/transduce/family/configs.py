@@ -294,6 +294,34 @@ class T5Config:
 
 
 @dataclass(frozen=True)
+class WhisperConfig:
+    """The sizes of a Whisper. The defaults make the smallest public one, except the vocabulary."""
+
+    kind: Literal["whisper"] = "whisper"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    d_model: int = 384  # width of every sub-layer's output
+    n_layers: int = 4  # of the encoder, and of the decoder
+    n_decoder_layers: int | None = None  # another number for the decoder; None: n_layers
+    n_heads: int = 6
+    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
+    n_mels: int = 80  # bands of the log-mel features
+    max_frames: int = 1_500  # rows of the encoder's table of positions, of 20 ms each: the longest sound
+    max_positions: int = (
+        448  # rows of the decoder's table of positions: maximum number of tokens of a text and its prompt
+    )
+    dropout: float = 0.0  # of the embeddings, the attention weights and the residuals
+
+    __post_init__ = use_python_numbers
+
+    def problems(self) -> list[str]:
+        """Return a line for each combination of values with which the model cannot be built."""
+        lines = width_problems(self.d_model, self.n_heads) + size_problems(n_mels=self.n_mels)
+        if self.d_model % 2 or self.d_model < 4:
+            lines.append(f"model.d_model={self.d_model}: expected an even number of at least 4, for sines and cosines")
+        return lines
+
+
+@dataclass(frozen=True)
 class ViTConfig:
     """The sizes of a ViT. The defaults make ViT base with patches of 16 x 16. It has no kind: no task trains it."""
 

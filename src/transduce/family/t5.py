@@ -9,14 +9,13 @@ tokens, which is added to their score. With RMS(x) = g x / sqrt(mean of x^2), no
     log p(next id) ~ RMS(h) d_model^-0.5 E^T      1.1: RMS(h) W^T, with a separate matrix
 """
 
-from collections.abc import Iterable
 from functools import partial
-from typing import cast
 
 from torch import Tensor, nn
 
 from transduce.family.attention_wrappers import causal, with_bias, without_scale
 from transduce.family.configs import SENTINELS, T5Config
+from transduce.family.encoder_decoder import EncoderDecoder
 from transduce.family.feed_forward import GatedFeedForward
 from transduce.family.gpt2 import gelu
 from transduce.family.relative_bias import RelativeBias
@@ -25,8 +24,8 @@ from transduce.model.dropout import Dropout
 from transduce.model.transformer import Cache, DecoderLayer, EncoderLayer, FeedForward, Residual
 
 
-class T5(nn.Module):
-    """The encoder-decoder. It has the methods of `model.transformer.Transformer`, so that the search takes it.
+class T5(EncoderDecoder):
+    """The encoder-decoder. Before the target it reads padding, id 0.
 
     config: gated and tied, True and False, are version 1.1; a head may have another width than d_model / n_heads. The
     last states have dropout too. n_sentinels: number of rows of the embedding after the tokenizer's rows.
@@ -97,11 +96,6 @@ class T5(nn.Module):
             x = layer(x, src_mask[:, None, None, :], biased)
         return self.dropout(self.encoder_norm(x))
 
-    def start(self, memory: Tensor, src_mask: Tensor) -> Cache:
-        """Return the cache for decoding `memory` (B,S,D) before the first token, with one row for each sentence."""
-        cross = tuple(layer.cross_attention.keys_values(memory) for layer in cast(Iterable[DecoderLayer], self.decoder))
-        return Cache(None, cross, src_mask[:, None, None, :])
-
     def decode_after(self, ids: Tensor, cache: Cache, attention: Attention = fast_attention) -> tuple[Tensor, Cache]:
         """Return the states (N,T,D) of `ids` (N,T), the tokens after those in the cache, and the cache with them."""
         n, end = ids.size(1), cache.length + ids.size(1)
@@ -114,10 +108,6 @@ class T5(nn.Module):
             past.append(so_far)
         return self.dropout(self.decoder_norm(x)), Cache(tuple(past), cache.cross, cache.src_mask)
 
-    def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
-        """Return the decoder's output (B,T,D) for `tgt_in` (B,T), which is padding (id 0) and then the target."""
-        return self.decode_after(tgt_in, self.start(memory, src_mask), attention)[0]
-
     def scaled(self, decoded: Tensor) -> Tensor:
         """Return what `output` makes logits of, (...,D)."""
         return decoded * decoded.size(-1) ** -0.5 if self.config.tied else decoded
@@ -125,12 +115,3 @@ class T5(nn.Module):
     def logits(self, decoded: Tensor) -> Tensor:
         """Return the pre-softmax scores (...,V) of decoder outputs (...,D)."""
         return self.output(self.scaled(decoded))
-
-    def forward(self, src: Tensor, src_mask: Tensor, tgt_in: Tensor) -> Tensor:
-        """Return the logits (B,T,V) of every target position, each from the positions before it (teacher forcing)."""
-        return self.logits(self.decode(tgt_in, self.encode(src, src_mask), src_mask))
-
-    def decode_step(self, ids: Tensor, cache: Cache) -> tuple[Tensor, Cache]:
-        """Return the logits (N,V) after one more token `ids` (N,) for each row, and the cache with this token."""
-        states, cache = self.decode_after(ids[:, None], cache)
-        return self.logits(states[:, 0]), cache

@@ -138,6 +138,6 @@ def joint_product(x: Tensor, layers: Sequence[nn.Linear]) -> Sequence[Tensor]:
     if not x.is_cuda:
         return [layer(x) for layer in layers]
     weight = torch.cat([layer.weight for layer in layers])
-    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
-    outputs = F.linear(x, weight, torch.cat(biases) if biases else None)
+    biases = [layer.bias if layer.bias is not None else weight.new_zeros(layer.out_features) for layer in layers]
+    outputs = F.linear(x, weight, None if all(layer.bias is None for layer in layers) else torch.cat(biases))
     return outputs.split([layer.out_features for layer in layers], dim=-1)

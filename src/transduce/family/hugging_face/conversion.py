@@ -79,7 +79,8 @@ def set_parameters(entries: Sequence[Entry], model: nn.Module, tensors: Mapping[
         values = tensors[entry.theirs].T if entry.is_transposed else tensors[entry.theirs]
         sizes = [old[name].size(0) for name in entry.ours]
         for name, part in zip(entry.ours, values.split(sizes), strict=True):
-            new[id(old[name])] = nn.Parameter(part.to(torch.float32, copy=True).contiguous())
+            is_trained = old[name].requires_grad
+            new[id(old[name])] = nn.Parameter(part.to(torch.float32, copy=True).contiguous(), is_trained)
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             setattr(module, name, new[id(parameter)])

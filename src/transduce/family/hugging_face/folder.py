@@ -40,6 +40,7 @@ CONVERSIONS = {
     "bert": "bert",
     "t5": "t5",
     "vit": "vit",
+    "whisper": "whisper",
 }
 # Kinds that are trained here, and these files cannot hold.
 ENCODERS_ONLY_HERE = tuple(kind for kind in kinds_of("masked_words") if kind not in CONVERSIONS)
