@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.family.configs import ViTConfig
-from transduce.family.vit import ViT
+from transduce.family.images.configs import ViTConfig
+from transduce.family.images.vit import ViT
 from transduce.training.optimizer import adam, learning_rate
 
 LABELS = tuple("0123456789")

@@ -20,15 +20,15 @@ def test_the_code_of_a_page_is_the_code_of_its_member(page: Path) -> None:
         assert f"\n{block.rstrip()}\n" in source, block
 
 
-@pytest.mark.parametrize("member", ["gpt2", "llama", "bert", "vit", "t5"])
+@pytest.mark.parametrize("member", ["gpt2", "llama", "bert", "vit", "images", "t5"])
 def test_the_page_of_a_member_has_two_screens(member: str) -> None:
     assert len((ROOT / "docs" / f"family-{member}.md").read_text("utf-8").splitlines()) <= 100
 
 
 @pytest.mark.parametrize("page", ["family", "family-attention"])
 def test_the_table_of_files_has_their_lengths(page: str) -> None:
-    rows = re.findall(r"\| ((?:`\w+\.py`(?:, )?)+) \| (\d+) \|", (ROOT / "docs" / f"{page}.md").read_text("utf-8"))
+    rows = re.findall(r"\| ((?:`[\w/]+\.py`(?:, )?)+) \| (\d+) \|", (ROOT / "docs" / f"{page}.md").read_text("utf-8"))
     assert rows
     for files, lines in rows:
-        names = re.findall(r"\w+\.py", files)
+        names = re.findall(r"[\w/]+\.py", files)
         assert sum(len((FAMILY / name).read_text("utf-8").splitlines()) for name in names) == int(lines), files

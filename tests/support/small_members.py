@@ -8,11 +8,12 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from support.hugging_face import disturb
-from transduce.family.configs import GPT2Config, T5Config, ViTConfig
+from transduce.family.configs import GPT2Config, T5Config
 from transduce.family.gpt2 import GPT2
 from transduce.family.hugging_face.folder import Member, write_member
+from transduce.family.images.configs import ViTConfig
+from transduce.family.images.vit import ViT
 from transduce.family.t5 import T5
-from transduce.family.vit import ViT
 
 END = "<|endoftext|>"
 TEXT = ["two young men are sitting on a table", "a dog runs on the grass", "Zürich ist schön", "the man sits\non it"]

@@ -6,7 +6,7 @@
 | `llama.py`          | Touvron et al. 2023             | rotated positions; RMSNorm; gated FFN; shared key heads    |
 | `llada.py`          | Nie et al. 2025                 | Llama without the causal mask; diffusion by masks          |
 | `bert.py`           | Devlin et al. 2018              | encoder-only; segments; GELU; heads                        |
-| `vit.py`            | Dosovitskiy et al. 2020         | encoder-only, of patches of an image; pre-norm; GELU       |
+| `images/`           | Dosovitskiy et al. 2020         | ViT, encoder-only, of patches of an image; and others      |
 | `t5.py`             | Raffel et al. 2020              | relative positions as a bias; RMS norm; no biases          |
 | `sound/whisper.py`  | Radford et al. 2022             | sound in: two convolutions, pre-norm, GELU                 |
 | `mamba.py`          | Gu and Dao 2023                 | no attention: a state that each token reads and writes     |
@@ -31,7 +31,6 @@ What belongs to one member:
 | file                 | member | what it is                                                  |
 |----------------------|--------|-------------------------------------------------------------|
 | `bert_heads.py`      | BERT   | heads of an encoder: words, one vector, classes             |
-| `image_sizes.py`     | ViT    | images that are larger or smaller than in the training      |
 | `relative_bias.py`   | T5     | learned numbers for distances, which `positions.py` has too |
 | `span_corruption.py` | T5     | spans of a text, which it learns to restore                 |
 
@@ -76,7 +75,8 @@ def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -
     | LLaDA                      | `text_filler.TextFiller`           | fill                      |
     | BERT                       | `text_encoder.TextEncoder`         | fill, embed, classify     |
     | T5                         | `text_to_text.TextToText`          | generate, generate_texts  |
-    | ViT                        | `image_classifier.ImageClassifier` | classify                  |
+    | ViT, DeiT, and others      | `image_classifier.ImageClassifier` | classify, embed           |
+    | CLIP                       | `zero_shot.ZeroShotClassifier`     | classify, embed           |
 
     Each class has its own `load`, whose type is known. precision: precision of continuations, see `LanguageModel`;
     other members have only fp32. device: of the model, as for `transduce.load`. Raises UserError for a folder that is
@@ -85,21 +85,23 @@ def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -
     from transduce.config.validation import as_path
     from transduce.errors import UserError
     from transduce.family.bert import Bert  # these load torch
+    from transduce.family.images.clip import Clip
+    from transduce.family.images.image_model import ImageModel
     from transduce.family.inference.image_classifier import ImageClassifier
     from transduce.family.inference.language_model import LanguageModel
     from transduce.family.inference.model_folder import open_member
     from transduce.family.inference.text_encoder import TextEncoder
     from transduce.family.inference.text_filler import TextFiller
     from transduce.family.inference.text_to_text import TextToText
+    from transduce.family.inference.zero_shot import ZeroShotClassifier
     from transduce.family.llada import Llada
     from transduce.family.t5 import T5
-    from transduce.family.vit import ViT
     from transduce.model import devices
 
     path = as_path("folder", folder)
     with devices.on_device(device):
         member = open_member(path)
-        if precision != "fp32" and isinstance(member.model, Bert | Llada | T5 | ViT):
+        if precision != "fp32" and isinstance(member.model, Bert | Llada | T5 | ImageModel | Clip):
             expected = f"expected 'fp32' for {path}, which continues no text; leave it out"
             raise UserError(f"precision={precision!r}: {expected}")
         match member.model:
@@ -109,7 +111,9 @@ def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -
                 return TextFiller(member, path)
             case T5():
                 return TextToText(member, path)
-            case ViT():
+            case ImageModel():
                 return ImageClassifier(member, path)
+            case Clip():
+                return ZeroShotClassifier(member, path)
             case _:
                 return LanguageModel(member, path, precision=precision)

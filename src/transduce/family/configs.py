@@ -321,21 +321,6 @@ class WhisperConfig:
         return lines
 
 
-@dataclass(frozen=True)
-class ViTConfig:
-    """The sizes of a ViT. The defaults make ViT base with patches of 16 x 16. It has no kind: no task trains it."""
-
-    image_size: int = 224  # height and width in pixels, a multiple of patch_size
-    patch_size: int = 16  # height and width in pixels
-    d_model: int = 768  # width of every sub-layer's output
-    n_layers: int = 12
-    n_heads: int = 12
-    n_channels: int = 3
-    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
-    dropout: float = 0.0  # of the input, the attention weights and the residuals
-    norm_eps: float = 1e-6  # added to the variances
-
-
 def width_problems(d_model: int, n_heads: int) -> list[str]:
     """Return a line if the heads cannot share the width of the model equally."""
     if n_heads > 0 and d_model % n_heads == 0:

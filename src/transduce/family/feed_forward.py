@@ -1,4 +1,4 @@
-"""The gated feed-forward network, which Llama and version 1.1 of T5 have."""
+"""The gated feed-forward network, which Llama, version 1.1 of T5 and the largest DINOv2 have."""
 
 from collections.abc import Callable
 
@@ -8,15 +8,24 @@ from transduce.model.dropout import Dropout
 
 
 class GatedFeedForward(nn.Module):
-    """The network W_2 (activation(W_1 x) * W_3 x), without biases (Shazeer 2020). dropout: on the product."""
+    """The network W_2 (activation(W_1 x) * W_3 x) (Shazeer 2020).
+
+    bias: True if the matrices have biases. dropout: on the product.
+    """
 
     def __init__(
-        self, d_model: int, d_ff: int, activation: Callable[[Tensor], Tensor], *, dropout: float = 0.0
+        self,
+        d_model: int,
+        d_ff: int,
+        activation: Callable[[Tensor], Tensor],
+        *,
+        bias: bool = False,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.w_1 = nn.Linear(d_model, d_ff, bias=False)
-        self.w_2 = nn.Linear(d_ff, d_model, bias=False)
-        self.w_3 = nn.Linear(d_model, d_ff, bias=False)
+        self.w_1 = nn.Linear(d_model, d_ff, bias=bias)
+        self.w_2 = nn.Linear(d_ff, d_model, bias=bias)
+        self.w_3 = nn.Linear(d_model, d_ff, bias=bias)
         self.activation = activation
         self.dropout = Dropout(dropout)
 

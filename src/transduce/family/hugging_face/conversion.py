@@ -17,12 +17,22 @@ class Entry(NamedTuple):
 
     theirs: its name. ours: names, whose tensors lie one after the other along their first dimension. is_transposed: the
     file holds the transpose of that. is_copy: an earlier entry holds the same, and this one may be absent.
+    n_dimensions: number of dimensions in the file, if ours has more at the beginning, of size 1; None: as ours.
     """
 
     theirs: str
     ours: tuple[str, ...]
     is_transposed: bool = False
     is_copy: bool = False
+    n_dimensions: int | None = None
+
+    def join(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """Return the tensor of the file that holds `parameters`."""
+        values = [parameters[name] for name in self.ours]
+        joined = torch.cat(values) if len(values) > 1 else values[0]
+        if self.n_dimensions is not None:
+            joined = joined.reshape(joined.shape[joined.dim() - self.n_dimensions :])
+        return joined.T if self.is_transposed else joined
 
 
 @dataclass(frozen=True)
@@ -60,13 +70,8 @@ def linear(theirs: str, *ours: str, is_transposed: bool = False) -> list[Entry]:
 
 def their_shapes(entries: Sequence[Entry], model: nn.Module) -> dict[str, Shape]:
     """Return the shape of each tensor of the file that holds the parameters of `model`."""
-    parameters: dict[str, Tensor] = dict(model.named_parameters())
-    shapes = dict[str, Shape]()
-    for entry in entries:
-        rest = parameters[entry.ours[0]].shape[1:]
-        first = sum(parameters[name].size(0) for name in entry.ours)
-        shapes[entry.theirs] = (*rest, first) if entry.is_transposed else (first, *rest)
-    return shapes
+    parameters = {name: parameter.detach().to("meta") for name, parameter in model.named_parameters()}
+    return {entry.theirs: (*entry.join(parameters).shape,) for entry in entries}
 
 
 def set_parameters(entries: Sequence[Entry], model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -77,10 +82,10 @@ def set_parameters(entries: Sequence[Entry], model: nn.Module, tensors: Mapping[
     old, new = dict(model.named_parameters()), dict[int, nn.Parameter]()
     for entry in [entry for entry in entries if not entry.is_copy]:
         values = tensors[entry.theirs].T if entry.is_transposed else tensors[entry.theirs]
-        sizes = [old[name].size(0) for name in entry.ours]
-        for name, part in zip(entry.ours, values.split(sizes), strict=True):
-            is_trained = old[name].requires_grad
-            new[id(old[name])] = nn.Parameter(part.to(torch.float32, copy=True).contiguous(), is_trained)
+        parts = values.split([old[name].size(0) for name in entry.ours]) if entry.ours[1:] else [values]
+        for name, part in zip(entry.ours, parts, strict=True):
+            part = part.to(torch.float32, copy=True).reshape(old[name].shape)
+            new[id(old[name])] = nn.Parameter(part.contiguous(), old[name].requires_grad)
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             setattr(module, name, new[id(parameter)])
@@ -89,8 +94,4 @@ def set_parameters(entries: Sequence[Entry], model: nn.Module, tensors: Mapping[
 def their_tensors(entries: Sequence[Entry], model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters of `model` as tensors of the file, by their names."""
     parameters = {name: parameter.detach().cpu() for name, parameter in model.named_parameters()}
-    tensors = {}
-    for entry in [entry for entry in entries if not entry.is_copy]:
-        values = torch.cat([parameters[name] for name in entry.ours])
-        tensors[entry.theirs] = (values.T if entry.is_transposed else values).contiguous()
-    return tensors
+    return {entry.theirs: entry.join(parameters).contiguous() for entry in entries if not entry.is_copy}

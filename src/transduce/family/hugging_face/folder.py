@@ -41,6 +41,9 @@ CONVERSIONS = {
     "t5": "t5",
     "vit": "vit",
     "whisper": "whisper",
+    "deit": "deit",
+    "dinov2": "dinov2",
+    "clip": "clip",
 }
 # Kinds that are trained here, and these files cannot hold.
 ENCODERS_ONLY_HERE = tuple(kind for kind in kinds_of("masked_words") if kind not in CONVERSIONS)

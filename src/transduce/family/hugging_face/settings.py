@@ -30,6 +30,13 @@ class Settings:
         """Return the value of `key`; None if it is absent or null."""
         return self.values.get(key)
 
+    def part(self, key: str) -> "Settings":
+        """Return the settings in the object of `key`; none where it is absent."""
+        values = self.get(key) or {}
+        if not isinstance(values, dict):
+            raise self.refusal(key, "an object")
+        return Settings(values, f"{self.where}: {key}", self.shapes)
+
     def refusal(self, key: str, expected: str) -> UserError:
         """Return the error for the value of `key`."""
         value = repr(self.values[key]) if key in self.values else "(absent)"
@@ -44,13 +51,14 @@ class Settings:
             raise self.refusal(key, f"a multiple of {multiple_of}={self.size(multiple_of)}")
         return value
 
-    def n_layers(self, key: str) -> int:
+    def n_layers(self, key: str, default: int | None = None) -> int:
         """Return the number of layers. A damaged number must not take the memory of the machine."""
-        if self.size(key) > MOST_LAYERS:
+        value = self.size(key, default)
+        if value > MOST_LAYERS:
             raise self.refusal(key, f"at most {MOST_LAYERS:,}")
-        if self.size(key) > self._most_layers:
+        if value > self._most_layers:
             raise self.refusal(key, f"at most {self._most_layers:,}, the number of tensors in the folder")
-        return self.size(key)
+        return value
 
     def number(self, key: str, default: float, *, below: float) -> float:
         """Return a number from 0 to below `below`. default: its value where it is absent."""

@@ -2,33 +2,46 @@
 
 from typing import Any
 
-from transduce.family.configs import ViTConfig
 from transduce.family.hugging_face.conversion import Conversion, Entry, linear
 from transduce.family.hugging_face.settings import Settings, label_settings
-from transduce.family.vit import ViT
+from transduce.family.images.configs import ViTConfig
+from transduce.family.images.vit import PatchEncoder, ViT
+
+LAYER = """
+layernorm_before attention.attention.query attention.attention.key attention.attention.value attention.output.dense
+layernorm_after intermediate.dense output.dense
+"""
+PARTS = (
+    "residuals.0.norm self_attention.w_q self_attention.w_k self_attention.w_v self_attention.w_o "
+    "residuals.1.norm feed_forward.w_1 feed_forward.w_2"
+).split()
 
 
 def build(settings: Settings) -> ViT:
     """Return the model of a config.json. Raises UserError for values that it cannot have."""
     settings.one_of("model_type", "vit")
     settings.one_of("architectures", ["ViTForImageClassification"])
+    return ViT(image_sizes(settings, settings.size("intermediate_size")), settings.labels())
+
+
+def image_sizes(settings: Settings, d_ff: int, norm_eps: float = 1e-12) -> ViTConfig:
+    """Return the sizes of an encoder of patches. norm_eps: its value where it is absent."""
     settings.one_of("hidden_act", "gelu")
     settings.one_of("qkv_bias", True)
-    config = ViTConfig(
+    return ViTConfig(
         image_size=settings.size("image_size", multiple_of="patch_size"),
         patch_size=settings.size("patch_size"),
         d_model=settings.size("hidden_size", multiple_of="num_attention_heads"),
         n_layers=settings.n_layers("num_hidden_layers"),
         n_heads=settings.size("num_attention_heads"),
         n_channels=settings.size("num_channels", 3),
-        d_ff=settings.size("intermediate_size"),
+        d_ff=d_ff,
         dropout=settings.number("hidden_dropout_prob", 0.0, below=1),
-        norm_eps=settings.number("layer_norm_eps", 1e-12, below=1),
+        norm_eps=settings.number("layer_norm_eps", norm_eps, below=1),
     )
-    return ViT(config, settings.labels())
 
 
-def settings_of(model: ViT) -> dict[str, Any]:
+def settings_of(model: PatchEncoder) -> dict[str, Any]:
     """Return the config.json of a model."""
     sizes = model.config
     return {
@@ -50,23 +63,27 @@ def settings_of(model: ViT) -> dict[str, Any]:
     }
 
 
-def entries_of(model: ViT) -> list[Entry]:
-    """Return the tensors of the file."""
+def encoder_entries(prefix: str, model: PatchEncoder, layer: str = LAYER) -> list[Entry]:
+    """Return the tensors of an encoder of patches. layer: their names of the parts of a layer."""
     entries = [
-        Entry("vit.embeddings.cls_token", ("start",)),
-        Entry("vit.embeddings.position_embeddings", ("positions",)),
-        *linear("vit.embeddings.patch_embeddings.projection", "patches"),
+        Entry(f"{prefix}.embeddings.cls_token", ("starts.0",)),
+        Entry(f"{prefix}.embeddings.position_embeddings", ("positions",)),
+        *linear(f"{prefix}.embeddings.patch_embeddings.projection", "patches"),
     ]
     for i in range(len(model.layers)):
-        theirs, ours = f"vit.encoder.layer.{i}", f"layers.{i}"
-        entries += linear(f"{theirs}.layernorm_before", f"{ours}.residuals.0.norm")
-        for name, letter in (("query", "q"), ("key", "k"), ("value", "v")):
-            entries += linear(f"{theirs}.attention.attention.{name}", f"{ours}.self_attention.w_{letter}")
-        entries += linear(f"{theirs}.attention.output.dense", f"{ours}.self_attention.w_o")
-        entries += linear(f"{theirs}.layernorm_after", f"{ours}.residuals.1.norm")
-        entries += linear(f"{theirs}.intermediate.dense", f"{ours}.feed_forward.w_1")
-        entries += linear(f"{theirs}.output.dense", f"{ours}.feed_forward.w_2")
-    return entries + linear("vit.layernorm", "norm") + linear("classifier", "output")
+        entries += layer_entries(f"{prefix}.encoder.layer.{i}", f"layers.{i}", layer)
+    return entries + linear(f"{prefix}.layernorm", "norm")
+
+
+def layer_entries(theirs: str, ours: str, names: str) -> list[Entry]:
+    """Return the tensors of a layer. names: their names of the eight parts, norms, attention and feed-forward."""
+    pairs = zip(names.split(), PARTS, strict=True)
+    return [entry for name, part in pairs for entry in linear(f"{theirs}.{name}", f"{ours}.{part}")]
+
+
+def entries_of(model: ViT) -> list[Entry]:
+    """Return the tensors of the file."""
+    return encoder_entries("vit", model) + linear("classifier", "output")
 
 
 CONVERSION = Conversion(

@@ -46,7 +46,8 @@ def encode_texts(
     tokenizer: Tokenizer, texts: Sequence[str], member: Member, folder: Path | str, *, add_special_tokens: bool = True
 ) -> list[Encoding]:
     """Return the tokens of each text. Raises UserError if the tokenizer cannot encode it for the member."""
-    n_rows, where = member.settings["vocab_size"], f"{folder}/tokenizer.json"
+    settings = member.settings.get("text_config", member.settings)  # of CLIP, which also has images
+    n_rows, where = settings["vocab_size"], f"{folder}/tokenizer.json"
     return engine.encode_texts(tokenizer, texts, n_rows, where, add_special_tokens=add_special_tokens)
 
 

@@ -1,7 +1,7 @@
-"""Images that are larger or smaller than a ViT learned from (Dosovitskiy et al. 2020, section 3.2).
+"""Images that are larger or smaller than a model learned from (Dosovitskiy et al. 2020, section 3.2).
 
 The patches keep their size, so there are more or fewer of them, and the learned positions are interpolated. Letters as
-in `family/vit.py`.
+in `family/images/vit.py`.
 """
 
 import math
@@ -21,14 +21,15 @@ def check_size(images: Tensor, patch_size: int) -> None:
         raise UserError(f"images of {height} x {width} pixels: {expected}")
 
 
-def resized_positions(positions: Tensor, n_rows: int, n_columns: int) -> Tensor:
+def resized_positions(positions: Tensor, n_starts: int, n_rows: int, n_columns: int) -> Tensor:
     """Return the positions (1,P,D) of a grid of patches, interpolated in two dimensions if it is another one.
 
-    positions: learned positions of x_class and then of a square grid, row by row. x_class keeps its own.
+    positions: learned positions of `n_starts` vectors, such as x_class, and then of a square grid, row by row. The
+    vectors keep theirs.
     """
-    side = math.isqrt(positions.size(1) - 1)
+    side = math.isqrt(positions.size(1) - n_starts)
     if (n_rows, n_columns) == (side, side):
         return positions
-    grid = positions[:, 1:].mT.unflatten(2, (side, side))  # (1,D,side,side)
+    grid = positions[:, n_starts:].mT.unflatten(2, (side, side))  # (1,D,side,side)
     grid = F.interpolate(grid, size=(n_rows, n_columns), mode="bicubic", align_corners=False)
-    return torch.cat([positions[:, :1], grid.flatten(2).mT], dim=1)
+    return torch.cat([positions[:, :n_starts], grid.flatten(2).mT], dim=1)

@@ -6,25 +6,16 @@ from typing import Any
 import pytest
 import torch
 from support.hugging_face import TOLERANCE, difference, disturb, gradient_difference_of, member_of
-from torch import Tensor
+from support.images import SIZES, random_images
 from torch.nn import functional as F
 
 from transduce.errors import UserError
-from transduce.family.configs import ViTConfig
 from transduce.family.hugging_face.settings import Settings
 from transduce.family.hugging_face.vit import CONVERSION
-from transduce.family.vit import ViT
+from transduce.family.images.configs import ViTConfig
+from transduce.family.images.vit import ViT
 from transduce.model.transformer import parameter_count
 
-SIZES = {
-    "image_size": 12,
-    "patch_size": 4,
-    "num_channels": 2,
-    "hidden_size": 24,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 60,
-}
 Models = tuple[Any, Any]
 
 
@@ -34,10 +25,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     transformers = pytest.importorskip("transformers", reason="needs transduce[export]")
     theirs = disturb(transformers.ViTForImageClassification(transformers.ViTConfig(**SIZES, num_labels=5)))
     return member_of(theirs, tmp_path_factory.mktemp("theirs")), theirs
-
-
-def random_images(height: int = 12, width: int = 12) -> Tensor:
-    return torch.randn(3, 2, height, width, generator=torch.Generator().manual_seed(2))
 
 
 def test_logits_are_those_of_hugging_face(models: Models) -> None:

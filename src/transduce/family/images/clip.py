@@ -1,0 +1,98 @@
+"""CLIP (Radford et al. 2021, section 2.3 and figure 3): a ViT and a small GPT-2 whose vectors meet.
+
+What changed since ViT: an image has no class. Of B images and their B captions, the model learns which belong together.
+Each tower ends in a linear map W to a common width and a division by the length; t is learned, and starts as 1 / 0.07:
+
+    i = W_i LN(z_class) / |...|,   c = W_c LN(h_end) / |...|       h_end: state of the last token of the caption
+    logits = t i c^T                                               (B,B); the diagonal belongs together
+    loss = 1/2 CE(rows, diagonal) + 1/2 CE(columns, diagonal)      figure 3
+
+The towers have the layers of ViT and GPT-2 with x sigmoid(1.702 x) for GELU, and the ViT one norm more, before them.
+Captions of classes, such as "a photo of a dog", make a classifier without training: zero-shot (section 3.1).
+"""
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from transduce.family.images.configs import ClipConfig
+from transduce.family.images.vit import PatchEncoder, vit_layer
+from transduce.family.initialisation import initialise
+
+LARGEST_SCALE = 100.0  # the paper clips t to it
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """Return x sigmoid(1.702 x), which approximates GELU (Hendrycks and Gimpel 2016, section 2)."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+class ImageTower(PatchEncoder):
+    """The encoder of images, with vectors of length 1."""
+
+    def __init__(self, config: ClipConfig) -> None:
+        sizes = config.images
+        d_model = sizes.d_model
+        super().__init__(sizes, partial(vit_layer, activation=quick_gelu))
+        self.patches = nn.Conv2d(sizes.n_channels, d_model, sizes.patch_size, stride=sizes.patch_size, bias=False)
+        self.first_norm = nn.LayerNorm(d_model, sizes.norm_eps)
+        self.projection = nn.Linear(d_model, config.d_joint, bias=False)
+        self.labels = ()
+        self.initialise()
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """Return the input (B,P,D) of the first layer."""
+        return self.first_norm(super().tokens(images))
+
+    def pooled(self, images: Tensor) -> Tensor:
+        """Return the vectors (B,E) of images (B,C,height,width)."""
+        return F.normalize(self.projection(super().pooled(images)), dim=-1)
+
+
+class TextTower(nn.Module):
+    """The decoder of texts, with vectors of length 1. end: id of the last token of each text."""
+
+    def __init__(self, config: ClipConfig, end: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.positions = nn.Embedding(config.max_positions, config.d_model)
+        self.layers = nn.ModuleList(vit_layer(config, quick_gelu) for _ in range(config.n_layers))
+        self.norm = nn.LayerNorm(config.d_model, config.norm_eps)
+        self.projection = nn.Linear(config.d_model, config.d_joint, bias=False)
+        self.end = end
+        initialise(self.named_parameters())
+
+    def pooled(self, ids: Tensor) -> Tensor:
+        """Return the vectors (B,E) of texts (B,T). Ids after the first `end` do not count."""
+        x = self.embedding(ids) + self.positions.weight[: ids.size(1)]
+        for layer in self.layers:
+            x = layer(x, "causal")
+        ends = (ids == self.end).int().argmax(dim=1)
+        return F.normalize(self.projection(self.norm(x)[torch.arange(len(ids)), ends]), dim=-1)
+
+
+class Clip(nn.Module):
+    """Both towers. end: id of the last token of each text; None: the last of the vocabulary."""
+
+    def __init__(self, config: ClipConfig, *, end: int | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.images = ImageTower(config)
+        self.texts = TextTower(config, config.vocab_size - 1 if end is None else end)
+        self.log_scale = nn.Parameter(torch.tensor(math.log(1 / 0.07)))
+
+    def logits(self, images: Tensor, texts: Tensor) -> Tensor:
+        """Return t i c^T, (B,V), of vectors of images (B,E) and of texts (V,E)."""
+        return self.log_scale.exp() * images @ texts.T
+
+    def forward(self, images: Tensor, ids: Tensor) -> Tensor:
+        """Return the logits (B,V) of V texts (V,T) for `images` (B,C,height,width)."""
+        return self.logits(self.images.pooled(images), self.texts.pooled(ids))
+
+    def loss(self, images: Tensor, ids: Tensor) -> Tensor:
+        """Return the loss of figure 3 for images (B,C,height,width) and their captions (B,T)."""
+        logits, pairs = self(images, ids), torch.arange(len(ids), device=ids.device)
+        return (F.cross_entropy(logits, pairs) + F.cross_entropy(logits.T, pairs)) / 2

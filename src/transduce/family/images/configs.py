@@ -1,0 +1,34 @@
+"""The configurations of members that see images. They have no kind: no task of the training loop trains them."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """The sizes of a ViT. The defaults make ViT base with patches of 16 x 16."""
+
+    image_size: int = 224  # height and width in pixels, a multiple of patch_size
+    patch_size: int = 16  # height and width in pixels
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    n_heads: int = 12
+    n_channels: int = 3
+    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
+    dropout: float = 0.0  # of the input, the attention weights and the residuals
+    norm_eps: float = 1e-6  # added to the variances
+
+
+@dataclass(frozen=True)
+class ClipConfig:
+    """The sizes of a CLIP. The defaults make the public one with patches of 32 x 32."""
+
+    images: ViTConfig = ViTConfig(patch_size=32, norm_eps=1e-5)
+    vocab_size: int = 49_408
+    d_model: int = 512  # width of the text tower, as the next ones are its sizes
+    n_layers: int = 12
+    n_heads: int = 8
+    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
+    max_positions: int = 77  # maximum number of tokens of a text with both ends
+    d_joint: int = 512  # width of the vectors of images and texts
+    norm_eps: float = 1e-5  # added to the variances of the text tower
+    dropout: float = 0.0  # of the input, the attention weights and the residuals of the text tower
