@@ -7,7 +7,7 @@ import pytest
 
 from transduce.config.overrides import OF_THE_TOKENIZER
 from transduce.config.recipes import RECIPES, auto
-from transduce.config.recipes.auto import Choice, Text, Trial
+from transduce.config.recipes.auto import Choice, Conditions, Text, Trial
 from transduce.config.schema import Config, TrainConfig
 from transduce.config.validation import problems
 from transduce.errors import UserError
@@ -24,7 +24,7 @@ def choose(text: Text, minutes: float | None, tokens_per_second: float = 10_000.
         factor = (config.model.d_model / 128) ** 1.5
         return Trial(config.data.batch_tokens * factor / tokens_per_second, evaluation, parameters)
 
-    return auto.choose(text, minutes=minutes, precision="fp32", trial=trial)
+    return auto.choose(text, Conditions(minutes, "fp32", trial))
 
 
 def training_seconds(choice: Choice, text: Text, tokens_per_second: float, evaluation: float) -> float:
@@ -104,9 +104,7 @@ def test_too_little_time_is_refused_with_a_number_that_works() -> None:
 
 
 def choose_from(parent: Config, text: Text, minutes: float | None = None) -> Choice:
-    return auto.choose_from(
-        parent, text, minutes=minutes, precision="fp32", trial=lambda config: Trial(0.2, 5.0, 2_000_000)
-    )
+    return auto.choose_from(parent, text, Conditions(minutes, "fp32", lambda config: Trial(0.2, 5.0, 2_000_000)))
 
 
 @pytest.mark.parametrize("recipe", ["multi30k-joint", "mixture", "vaswani2017-base"])
@@ -148,9 +146,8 @@ def test_the_lines_have_the_learning_rate_of_the_optimizer_that_the_user_sets() 
         partial(auto.with_optimizer, optimizer="muon"),
     ):
         more = {"complete": complete} if complete else {}
-        choice = auto.choose_from(
-            RECIPES["mixture"](), CAPTIONS, minutes=10, precision="fp32", trial=lambda _: Trial(0.2, 5.0, 9), **more
-        )
+        conditions = Conditions(10, "fp32", lambda _: Trial(0.2, 5.0, 9), **more)
+        choice = auto.choose_from(RECIPES["mixture"](), CAPTIONS, conditions)
         rates.append(f"{auto.highest_rate(choice.config):.1e}")
         assert choice.lines[1].startswith(f"highest learning rate {rates[-1]}, a third of")
     assert len({*rates}) == 2

@@ -6,6 +6,7 @@ is. config.json also has our configuration, so that an import gives back the mod
 
 import json
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK, TokenizerLik
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_files import position_rows
 from transduce.interop.marian import MODEL_TYPES, OF_THE_VOCABULARY, marian_names, sines_first, with_order
-from transduce.interop.parity import TOLERANCE, describe_difference, own_log_probs, random_pairs, require_transformer
+from transduce.interop.parity import Ids, check_package, compare, require_transformer
 from transduce.model.positions import sinusoids
 from transduce.storage.atomic_folder import encode_json, write_folder
 from transduce.storage.model_folder import LoadedModel, load_model
@@ -50,10 +51,12 @@ def export_marian(model: Path, out: Path) -> str:
         "model.safetensors": safetensors.torch.save(_exported(loaded, ids), {"format": "pt"}),
         **_tokenizer_files(loaded, ids),
     }
+    check_package("transformers", "export")
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
             (Path(folder) / name).write_bytes(content)
-        lines = [_difference(loaded, ids, Path(folder)), *_search_differences(loaded.config.search)]
+        difference = compare(_class_name(loaded.config), loaded, partial(_log_probs, ids, Path(folder)))
+    lines = [difference, *_search_differences(loaded.config.search)]
     files["README.md"] = _card(model, lines).encode()
     write_folder(out, {name: [content] for name, content in files.items()})
     return "\n".join(lines)
@@ -219,29 +222,19 @@ def _exported(loaded: LoadedModel, ids: list[int]) -> dict[str, Tensor]:
     return {**tensors, "final_logits_bias": bias[None]}
 
 
-def _difference(loaded: LoadedModel, ids: list[int], folder: Path) -> str:
-    """Return a sentence on the difference between the log-probabilities of transformers and ours.
+def _log_probs(ids: list[int], folder: Path, src: Ids, tgt: Ids) -> np.ndarray:
+    """Return the log-probability of every target token, by transformers. folder: of the export."""
+    from transformers import AutoModelForSeq2SeqLM
 
-    Raises ArithmeticError if one differs by more than `TOLERANCE`, UserError if transformers is not installed.
-    """
-    try:
-        from transformers import AutoModelForSeq2SeqLM
-    except ImportError as problem:
-        raise UserError(
-            f"the check of the export: expected the package transformers ({problem}); pip install 'transduce[export]'"
-        ) from None
-    src, tgt = random_pairs(loaded)
     batch = collate(src, tgt)
     exported = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
-    theirs_of = torch.full((loaded.tokenizer.vocab_size,), _special_ids(ids)["pad_token_id"])
+    theirs_of = torch.full((max(ids) + 1,), _special_ids(ids)["pad_token_id"])
     theirs_of[ids] = torch.arange(len(ids))
     inputs, tgt_in, tgt_out = (theirs_of[side] for side in (batch.src, batch.tgt_in, batch.tgt_out))
     with torch.inference_mode():
         output = exported(input_ids=inputs, attention_mask=batch.src_mask.long(), decoder_input_ids=tgt_in)
         log_probs = output.logits.log_softmax(-1).gather(2, tgt_out[:, :, None])[..., 0]
-    theirs: np.ndarray = log_probs[batch.tgt_mask].numpy()
-    ours = own_log_probs(loaded, src, tgt)
-    return describe_difference(_class_name(loaded.config), theirs, ours, TOLERANCE)
+    return log_probs[batch.tgt_mask].numpy()
 
 
 def _card(model: Path, lines: list[str]) -> str:

@@ -15,6 +15,7 @@ The graphs have no operators of their own, and no trick: a cache grows by Concat
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from transduce.data.vocabulary import PAD
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_files import position_rows
 from transduce.interop.onnx_file import Graph
-from transduce.interop.parity import TOLERANCE, describe_difference, own_log_probs, random_pairs, require_transformer
+from transduce.interop.parity import Ids, check_package, compare, require_transformer
 from transduce.storage.atomic_folder import write_folder
 from transduce.storage.model_folder import LoadedModel, load_model
 from transduce.training.weights import weights
@@ -48,7 +49,8 @@ def export_onnx(model: Path, out: Path) -> str:
     require_transformer(loaded)
     network = _Network(loaded)
     graphs = {"encoder.onnx": network.encoder(), "decoder.onnx": network.decoder()}
-    difference = _difference(loaded, graphs)
+    check_package("onnxruntime", "onnx")
+    difference = compare("onnxruntime", loaded, partial(_log_probs, graphs))
     files = {
         **graphs,
         "tokenizer.json": loaded.tokenizer.to_json().encode(),
@@ -202,18 +204,10 @@ class _Network:
 # ---- comparison with the original --------------------------------------------------------------------------------
 
 
-def _difference(loaded: LoadedModel, graphs: dict[str, bytes]) -> str:
-    """Return a sentence on the difference between onnxruntime's log-probabilities and ours, token by token.
+def _log_probs(graphs: dict[str, bytes], src: Ids, tgt: Ids) -> np.ndarray:
+    """Return onnxruntime's log-probability of every target token."""
+    from transduce.interop.onnx_translate import Model
 
-    Raises ArithmeticError if one differs by more than `TOLERANCE`, UserError if onnxruntime is not installed.
-    """
-    try:
-        from transduce.interop.onnx_translate import Model
-    except ImportError as problem:
-        raise UserError(
-            f"the check of the export: expected the package onnxruntime ({problem}); pip install 'transduce[onnx]'"
-        ) from None
-    src, tgt = random_pairs(loaded)
     batch = collate(src, tgt)
     exported = Model(graphs["encoder.onnx"], graphs["decoder.onnx"])
     state = exported.start(batch.src.numpy())
@@ -223,8 +217,7 @@ def _difference(loaded: LoadedModel, graphs: dict[str, bytes]) -> str:
         largest = logits.max(axis=1)
         total = largest + np.log(np.exp(logits - largest[:, None]).sum(axis=1))
         columns.append(logits[np.arange(len(token)), token] - total)
-    theirs = np.stack(columns, axis=1)[batch.tgt_mask.numpy()]
-    return describe_difference("onnxruntime", theirs, own_log_probs(loaded, src, tgt), TOLERANCE)
+    return np.stack(columns, axis=1)[batch.tgt_mask.numpy()]
 
 
 def _card(model: Path, difference: str) -> str:

@@ -1,7 +1,10 @@
 """Compare an exported model with the original: both programs score the same random sentences.
 
-random_pairs -> log-probability of every target token, by both programs -> describe_difference
+random_pairs -> log-probability of every target token, by both programs -> compare
 """
+
+import importlib
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -12,6 +15,9 @@ from transduce.errors import UserError
 from transduce.model.transformer import Transformer
 from transduce.storage.model_folder import LoadedModel
 from transduce.training.loss import token_log_probs
+
+Ids = list[np.ndarray]  # the token ids of each sentence
+LogProbs = Callable[[Ids, Ids], np.ndarray]
 
 PAIRS = 32
 LONGEST = 64  # tokens of a side
@@ -30,7 +36,7 @@ def require_transformer(loaded: LoadedModel) -> Transformer:
     return loaded.model
 
 
-def random_pairs(loaded: LoadedModel) -> tuple[list[np.ndarray], list[np.ndarray]]:
+def random_pairs(loaded: LoadedModel) -> tuple[Ids, Ids]:
     """Return the token ids of `PAIRS` random sources and targets, without control tokens."""
     longest = min(LONGEST, loaded.config.data.max_tokens - 1)
     random = np.random.default_rng(1)
@@ -40,7 +46,7 @@ def random_pairs(loaded: LoadedModel) -> tuple[list[np.ndarray], list[np.ndarray
 
 
 @torch.inference_mode()
-def own_log_probs(loaded: LoadedModel, src: list[np.ndarray], tgt: list[np.ndarray]) -> np.ndarray:
+def own_log_probs(loaded: LoadedModel, src: Ids, tgt: Ids) -> np.ndarray:
     """Return our model's log-probability of every target token, EOS included: (tokens of all targets,), on the CPU.
 
     Raises UserError if one is not finite, because weights are too large: no other program could compute the same.
@@ -55,15 +61,29 @@ def own_log_probs(loaded: LoadedModel, src: list[np.ndarray], tgt: list[np.ndarr
     return log_probs
 
 
-def describe_difference(program: str, theirs: np.ndarray, ours: np.ndarray, tolerance: float) -> str:
-    """Return a sentence on the difference between two arrays of log-probabilities.
+def check_package(name: str, extra: str) -> None:
+    """Raise UserError unless the package with which an export is compared is installed. extra: that installs it."""
+    try:
+        importlib.import_module(name)
+    except ImportError as problem:
+        raise UserError(
+            f"the check of the export: expected the package {name} ({problem}); pip install 'transduce[{extra}]'"
+        ) from None
 
-    program: name of the other program. Raises ArithmeticError if a value differs by more than `tolerance`, or is NaN.
+
+def compare(program: str, loaded: LoadedModel, log_probs: LogProbs, tolerance: float = TOLERANCE) -> str:
+    """Return a sentence on the difference between the log-probabilities of another program and ours, token by token.
+
+    program: name of the other program. log_probs: its function of token ids of sources and targets, with the result of
+    `own_log_probs`. Raises ArithmeticError if a value differs by more than `tolerance`, or is NaN.
     """
-    differences = np.abs(theirs - ours)
+    src, tgt = random_pairs(loaded)
+    differences = np.abs(log_probs(src, tgt) - own_log_probs(loaded, src, tgt))
     largest = differences.max()
     mean = differences.mean()
-    words = f"{len(theirs):,} log-probabilities of tokens: they differ by {largest:.1e} at most, {mean:.1e} on average"
+    words = (
+        f"{len(differences):,} log-probabilities of tokens: they differ by {largest:.1e} at most, {mean:.1e} on average"
+    )
     if not largest <= tolerance:
         raise ArithmeticError(f"{program} computes a different model. {words}, expected at most {tolerance}")
     return f"{program}, {words}"

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from transduce.config.overrides import inherit, overridden
@@ -110,8 +109,8 @@ def choose_for(
         return overridden(auto.with_optimizer(config, optimizer), settings)[0]
 
     precision = "bf16" if has_fast_bf16(devices.device()) else "fp32"
-    choose = auto.choose if parent is None else partial(auto.choose_from, parent)
-    return choose(text, minutes=minutes, precision=precision, trial=trial, complete=complete)
+    conditions = auto.Conditions(minutes, precision, trial, complete)
+    return auto.choose(text, conditions) if parent is None else auto.choose_from(parent, text, conditions)
 
 
 def _ended(request: TrainRequest, n_valid: int, parent: Config | None) -> auto.Choice:

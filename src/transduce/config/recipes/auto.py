@@ -87,6 +87,28 @@ class Trial:
     parameters: int
 
 
+def _as_it_is(config: Config) -> Config:
+    return config
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions of a training.
+
+    minutes: time of the whole training; None: a full training, of a day at most. precision: "bf16" where the device is
+    fast in it. trial: measures the speed of a model on this device. complete: applies the settings of the user.
+    """
+
+    minutes: float | None
+    precision: str
+    trial: Callable[[Config], Trial]
+    complete: Callable[[Config], Config] = _as_it_is
+
+    def speed(self, config: Config) -> Trial:
+        """Return the speed of a model with the settings of the user."""
+        return self.trial(self.complete(config))
+
+
 @dataclass(frozen=True)
 class Choice:
     """What `choose` found. lines: what it chose, and why."""
@@ -106,30 +128,17 @@ def start() -> Config:
     return configure(SIZES[0][1], Text(60_000, 800_000, 100), steps=4_500, precision="fp32")
 
 
-def _as_it_is(config: Config) -> Config:
-    return config
-
-
-def choose(
-    text: Text,
-    *,
-    minutes: float | None,
-    precision: str,
-    trial: Callable[[Config], Trial],
-    complete: Callable[[Config], Config] = _as_it_is,
-) -> Choice:
+def choose(text: Text, conditions: Conditions) -> Choice:
     """Return the configuration of a training of `text`.
-
-    minutes: time of the whole training; None: a full training, of a day at most. precision: "bf16" where the device is
-    fast in it. trial: measures the speed of a model on this device. complete: applies the settings of the user.
 
     The largest model for which there is enough text is tried first. If the time is too short for it, a smaller one is.
     Raises UserError if the time is too short for any.
     """
+    minutes, precision = conditions.minutes, conditions.precision
     full_tokens = _tokens(text, FULL_EPOCHS, FULL_TOKENS)
     smallest, *larger = [size for i, (_, size) in enumerate(SIZES) if i == 0 or text.pairs > SIZES[i - 1][0]]
     for size in [*reversed(larger), smallest]:
-        speed = trial(complete(configure(size, text, steps=1_000, precision=precision)))
+        speed = conditions.speed(configure(size, text, steps=1_000, precision=precision))
         most_steps = _most_steps(minutes or LONGEST, text, speed)
         needed = TOKENS_PER_PARAMETER * speed.parameters if minutes else full_tokens
         if size is not smallest and most_steps * size.batch_tokens * FILLED < needed:
@@ -137,29 +146,22 @@ def choose(
         _check(minutes, most_steps, text, speed)
         steps = min(most_steps, _useful_steps(text, full_tokens, size.batch_tokens, minutes))
         config = configure(size, text, steps=steps, precision=precision, evaluations=evaluations(steps, speed))
-        config = complete(config)
+        config = conditions.complete(config)
         return Choice(config, [*_of_text(text, config), *of_time(text, config, speed, minutes)])
     raise AssertionError("the smallest size ends the loop")
 
 
-def choose_from(
-    parent: Config,
-    text: Text,
-    *,
-    minutes: float | None,
-    precision: str,
-    trial: Callable[[Config], Trial],
-    complete: Callable[[Config], Config] = _as_it_is,
-) -> Choice:
+def choose_from(parent: Config, text: Text, conditions: Conditions) -> Choice:
     """Return the configuration of a training of `text` that starts with the weights of a model.
 
-    parent: the configuration of that model. The others are as in `choose`. Raises UserError if the time is too short.
+    parent: the configuration of that model. Raises UserError if the time is too short.
     """
-    child = replace(parent, model=complete(parent).model)
+    minutes = conditions.minutes
+    child = replace(parent, model=conditions.complete(parent).model)
     relearns = architecture(child.model) != architecture(parent.model)  # other depths
-    configured = partial(configure_from, child, text, precision=precision, relearns=relearns)
+    configured = partial(configure_from, child, text, precision=conditions.precision, relearns=relearns)
     config = configured(steps=1_000)
-    speed = trial(complete(config))
+    speed = conditions.speed(config)
     most_steps = _most_steps(minutes or LONGEST, text, speed)
     _check(minutes, most_steps, text, speed)
     full_tokens = _tokens(text, FULL_EPOCHS, FULL_TOKENS) if relearns else _tokens(text, TUNING_EPOCHS, TUNING_TOKENS)
@@ -167,7 +169,7 @@ def choose_from(
     steps = min(most_steps, max(FEWEST_STEPS, useful))
     n_evaluations = evaluations(steps, speed)
     chosen = configured(steps=steps, evaluations=n_evaluations)
-    config = complete(chosen)
+    config = conditions.complete(chosen)
     share = (
         "as in a first training: most layers are new"
         if relearns
