@@ -2,10 +2,7 @@
 
 import asyncio
 import json
-import re
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +10,6 @@ import pytest
 from support.serving import JSON, Reverser, Served, served, until
 
 from transduce.decoding.hypothesis import Translation
-from transduce.serve import downloads, libretranslate
-from transduce.serve.documents import lines_of
-from transduce.serve.formats.files import read_file
-from transduce.serve.refusal import Refusal
 from transduce.serve.words import confidences
 
 
@@ -233,73 +226,6 @@ def test_languages_and_settings_have_what_clients_read(service: Served) -> None:
     assert service.post("/suggest", q="a").status == 403
 
 
-def upload(service: Served, name: str, content: bytes, **fields: str) -> Any:
-    """Return the answer to a form with a file and other fields."""
-    parts = [f'name="file"; filename="{name}"\r\n\r\n'.encode() + content]
-    parts += [
-        f'name="{key}"\r\n\r\n{value}'.encode() for key, value in {"source": "en", "target": "de", **fields}.items()
-    ]
-    body = b"".join(b"--xx\r\nContent-Disposition: form-data; " + part + b"\r\n" for part in parts) + b"--xx--\r\n"
-    return service.call("POST", "/translate_file", body, BOUNDARY)
-
-
-SRT = b"1\n00:00:01,000 --> 00:00:02,000\n%s\n\n"
-
-
-def test_a_file_is_translated_and_downloaded_once(service: Served) -> None:
-    content = SRT % b"a <i>b</i>" + 99 * (SRT % b"c d & e")
-    answer = upload(service, "../../C:\\x/film.SRT", content, source="auto")
-    assert answer.status == 200, answer
-    path = "/download_file/" + answer.json["translatedFileUrl"].rpartition("/download_file/")[2]
-    assert re.fullmatch(r"/download_file/[0-9a-f]{32}\.srt", path)
-    assert service.call("HEAD", path).status == 200, "a look leaves the file"
-    download = service.call("GET", path)
-    assert download.body == SRT % b"b <i>a</i>" + 99 * (SRT % b"e & d c")
-    assert download.headers["content-disposition"] == "attachment; filename*=UTF-8''film_de.srt"
-    assert service.call("GET", path).status == 404
-    assert service.call("GET", "/download_file/..%2f..%2fetc%2fpasswd").status == 404
-
-
-def test_the_log_counts_all_portions_of_a_file() -> None:
-    with served() as service:
-        assert upload(service, "a.txt", b"a b\n" * 150).status == 200
-    (line,) = (line for line in service.log if line["route"] == "/translate_file")
-    assert (line["texts"], line["characters"], line["source_tokens"]) == (150, 450, 450)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "fields", "message"),
-    [
-        ("a.exe", b"a", {}, "Invalid request: file: expected a name that ends with .txt"),
-        ("", b"a", {}, "Invalid request: file: expected a name that ends with .txt"),
-        ("a.docx", b"a", {}, "Invalid request: file: expected a zip archive"),
-        ("a.txt", b"\xff", {}, "Invalid request: file:1: expected UTF-8"),
-        ("a.txt", b"a b " * 125_001, {}, "Invalid request: file (500003 characters) exceeds limit (500000)"),
-        ("a.txt", b"a", {"target": "xx"}, "xx is not supported"),
-        ("a.txt", b"a", {"target": ""}, "Invalid request: missing target parameter"),
-    ],
-    ids=range(7),
-)
-def test_a_wrong_file_is_refused(
-    service: Served, name: str, content: bytes, fields: dict[str, str], message: str
-) -> None:
-    answer = upload(service, name, content, **fields)
-    assert answer.status == 400 and message in answer.json["error"], answer
-
-
-def test_files_wait_for_a_limited_time_and_in_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = downloads.Downloads()
-    monkeypatch.setattr(downloads, "MOST_BYTES", 10)
-    key = files.add("a.txt", "de", b"123456")
-    with pytest.raises(Refusal, match="too many files wait for their download"):
-        files.add("a.txt", "de", b"123456")
-    later = time.monotonic() + 601
-    monkeypatch.setattr(time, "monotonic", lambda: later)
-    with pytest.raises(Refusal, match="File not found"):
-        files.take(key)
-    assert files.take(files.add("b.txt", "de", b"123456")).name == "b_de.txt"
-
-
 def test_keys_are_taken_from_any_form() -> None:
     with served(keys=["ab", "cd"]) as service:
         fields = {"q": "a b", "source": "en", "target": "de"}
@@ -394,22 +320,3 @@ def test_confidence_is_given_where_it_is_wanted(service: Served) -> None:
     words = [["b", None], [" a", None], ["\n", None], ["\n", None], ["c", None]]
     assert answer["confidence"] == [words, [["  ", None]]]
     assert "confidence" not in service.translate("a b", format="html", confidence=True).json
-
-
-def test_portions_of_a_file_end_at_a_number_of_texts_or_characters() -> None:
-    lines = [*(["a" * 600] * 3), *(["b"] * 200), "c" * 5_000, "d"]
-    parts = [part for part in lines_of(read_file("\n\n".join(lines).encode(), "txt", "file").document)]
-    portions = [*libretranslate._portions(parts, 1_000)]
-    assert [part.line for portion in portions for part in portion] == lines
-    assert [len(portion) for portion in portions] == [2, 64, 64, 64, 10, 1]
-
-
-def test_more_files_at_a_time_are_refused() -> None:
-    files = downloads.Downloads()
-    with ExitStack() as stack:
-        for _ in range(downloads.MOST_FILES):
-            stack.enter_context(files.work())
-        with pytest.raises(Refusal, match="at the same time"), files.work():
-            pass
-    with files.work():
-        pass

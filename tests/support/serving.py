@@ -63,6 +63,7 @@ class Reverser:
 
     engine = precision = kernels = "reverser"
     takes_constraints = False
+    calibration: Any = None
     parallel_searches = 1
 
     def __init__(self, failing: str | None = None, problem: Exception | None = None) -> None:
@@ -282,9 +283,13 @@ class ServerProcess:
 
 
 @contextlib.contextmanager
-def server_process(folder: Path, model: Path, *arguments: object) -> Iterator[ServerProcess]:
-    """Run `transduce serve` on a free port until the block ends. folder: for its log."""
-    command = [sys.executable, "-m", "transduce", "serve", model, "--from", "en", "--to", "de", "--port", 0, *arguments]
+def server_process(folder: Path, model: Path | Sequence[str], *arguments: object) -> Iterator[ServerProcess]:
+    """Run `transduce serve` on a free port until the block ends.
+
+    folder: for its log. model: of en-de, or models such as "en-de=FOLDER".
+    """
+    models = [model, "--from", "en", "--to", "de"] if isinstance(model, Path) else model
+    command = [sys.executable, "-m", "transduce", "serve", *models, "--port", 0, *arguments]
     log = folder / "serve.log"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     with log.open("wb") as file:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transduce.cleaning.progress import JobProgress
-from transduce.cli.constraints import ConstraintOptions, unmet_problem
+from transduce.cli.constraints import ConstraintOptions
 from transduce.cli.doubts import DoubtWatch
 from transduce.cli.output import check_output, output_file
-from transduce.cli.stream import Models, load_translator, translations
+from transduce.cli.stream import Form, Models, load_translator, translations
 from transduce.console import counted, printable
 from transduce.data.compression import open_file
 from transduce.decoding.hypothesis import Translation
@@ -35,12 +35,18 @@ def refuse_with_file(file: Path, values: Mapping[str, object]) -> None:
 
 
 def translate_file(
-    models: Models, source: Path, target: Path | None, options: DecodingOptions, constraints: ConstraintOptions
+    models: Models,
+    source: Path,
+    target: Path | None,
+    options: DecodingOptions,
+    form: Form,
+    constraints: ConstraintOptions,
 ) -> None:
     """Write `source` into `target`, with its texts translated.
 
     Raises UserError for a file that cannot be read in the format of its extension, before the model is loaded.
     """
+    form.check(options)
     extension = extension_of(source.name, f"--file={source}")
     if target is None:
         raise UserError(f"--file={source}: expected --output with it; add --output NAME.{extension}")
@@ -51,7 +57,7 @@ def translate_file(
     with open_file(source) as stream:
         file = read_file(stream.read(MOST_FILE_BYTES + 1), extension, name)
     parts = lines_of(file.document)
-    translated = iter(_translations(models, parts, name, options, constraints)) if parts else iter(())
+    translated = iter(_translations(models, parts, name, options, form, constraints)) if parts else iter(())
     pieces = [member if isinstance(member, str) else next(translated) for member in file.document]
     with output_file(target) as output:
         output.write(file.write(pieces))
@@ -59,12 +65,18 @@ def translate_file(
 
 
 def _translations(
-    models: Models, parts: Sequence[Part], name: str, options: DecodingOptions, constraints: ConstraintOptions
+    models: Models,
+    parts: Sequence[Part],
+    name: str,
+    options: DecodingOptions,
+    form: Form,
+    constraints: ConstraintOptions,
 ) -> list[str]:
     """Return what takes the place of each part. A text that cannot be translated stays, and is named."""
     terms = constraints.load_terms()
     translator = load_translator(models, options)
     constraints.check(translator, options)
+    form.check_model(models.folders, translator.calibration)
     with_tag([], options.tag, translator.tokenizer)
     is_aligned = any(part.needs_alignment for part in parts) and translator.takes_constraints
     options = dataclasses.replace(options, alignment=is_aligned and not options.placeholders)
@@ -75,17 +87,16 @@ def _translations(
         for chunk in translations(translator, lines, name, options, constraints, terms):
             watch.see(chunk)
             for translation in chunk:
-                pieces.append(_piece(parts[len(pieces)], translation, translator, f"{name}: text {len(pieces) + 1}"))
+                if problem := form.problem(translation):
+                    print(f"transduce: {name}: text {len(pieces) + 1}: {problem}", file=sys.stderr)
+                pieces.append(_piece(parts[len(pieces)], translation, translator))
             progress.advance(len(chunk))
     watch.end()
     return pieces
 
 
-def _piece(part: Part, translation: Translation, translator: "Translator | ExportedTranslator", where: str) -> str:
-    """Return what takes the place of a part. where: its name in messages."""
-    problem = translation.problem or unmet_problem(translation.unmet)
-    if problem is not None:
-        print(f"transduce: {where}: {problem}", file=sys.stderr)
+def _piece(part: Part, translation: Translation, translator: "Translator | ExportedTranslator") -> str:
+    """Return what takes the place of a part."""
     if translation.problem is not None and not translation.text:
         return part.write(part.line, None)
     alignment = translation.alignment

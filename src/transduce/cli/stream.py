@@ -88,11 +88,15 @@ class Form:
     def answer(self, translation: Translation, left_out: Collection[str]) -> "Answer":
         """Return a line of output: the text of the translation, or the whole object as JSON without some fields."""
         line = msgspec.json.encode(_record(translation, left_out)) if self.json else translation.line.encode()
+        return Answer(line + b"\n", self.problem(translation))
+
+    def problem(self, translation: Translation) -> str | None:
+        """Return what standard error says about a translation; None for nothing."""
         problems = [translation.problem or (None if self.json else unmet_problem(translation.unmet))]
         confidence = translation.confidence
         if self.min_confidence is not None and confidence is not None and confidence < self.min_confidence:
             problems.append(f"confidence {confidence:g}, below {self.min_confidence:g}")
-        return Answer(line + b"\n", "; ".join(filter(None, problems)) or None)
+        return "; ".join(filter(None, problems)) or None
 
 
 def run_filter(

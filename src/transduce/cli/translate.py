@@ -135,8 +135,8 @@ Json = Annotated[Flag, Parameter(help="Print one JSON object per line, with scor
 MinConfidence = Annotated[
     float | None,
     Parameter(
-        help="Name each line whose translation has a lower confidence, from 0 to 1. No line is left out. The model "
-        "folder needs a calibration: see transduce calibrate."
+        help="Name each line, or text of a file, whose translation has a lower confidence, from 0 to 1. None is left "
+        "out. The model folder needs a calibration: see transduce calibrate."
     ),
 ]
 
@@ -253,5 +253,5 @@ def translate(
 
         others = {"--input": input, "--json": json, "--nearest": nearest, "--constraints": constraints}
         others |= {"--alignment": alignment, "--n-best": decoding.n_best > 1}
-        refuse_with_file(file, {**others, "--min-confidence": min_confidence is not None})
-        translate_file(Models(models, precision, engine), file, output, options, phrases)
+        refuse_with_file(file, others)
+        translate_file(Models(models, precision, engine), file, output, options, form, phrases)

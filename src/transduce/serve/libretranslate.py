@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -11,8 +11,9 @@ from starlette.types import Receive, Scope, Send
 
 from transduce.errors import UserError
 from transduce.serve.api import ClientApi, json_response
-from transduce.serve.documents import Part, lines_of
+from transduce.serve.documents import lines_of
 from transduce.serve.downloads import Downloads
+from transduce.serve.file_translation import PORTION, doubtful_texts, translate_parts
 from transduce.serve.formats.files import MODULES, extension_of, read_file
 from transduce.serve.models import Pair, name_of
 from transduce.serve.phrases import constraints_of, keeps_placeholders, terms_of
@@ -24,7 +25,6 @@ FORMATS = {"text": False, "html": True}
 PLACE = "Invalid request: $.q"
 Detections = Sequence[tuple[str, float]]  # the language of each text, and the confidence; empty if the source is given
 NOT_STORED = {"Cache-Control": "no-store"}
-PORTION = 64  # texts of a file that are translated together; other requests take turns with them
 KEY_FIELDS = ("api_key", "secret", "apiKey")
 
 
@@ -101,30 +101,30 @@ class LibreTranslate(ClientApi):
         if count > most:
             raise invalid(f"Invalid request: file ({count} characters) exceeds limit ({most})")
         (pair, *_), _ = self._pairs(fields, [" ".join(texts[:PORTION])], is_html=False)
-        pieces = list[str]()
-        for portion in _portions(parts, self.service.limits.request_characters // 10):
-            pieces += await self._translated(portion, pair, keeps_placeholders(fields), request)
-        translations = iter(pieces)
-        output = [member if isinstance(member, str) else next(translations) for member in file.document]
+        min_confidence = self._min_confidence(fields, pair)
+        placeholders = keeps_placeholders(fields)
+        answers = await translate_parts(
+            self.service, parts, pair, request, self.record(request), placeholders=placeholders
+        )
+        sources = (part.write(part.line, None) for part in parts)
+        pieces = iter([source if each.problem else each.text for source, each in zip(sources, answers, strict=True)])
+        output = [member if isinstance(member, str) else next(pieces) for member in file.document]
         async with self.downloads.turn:
             data = await asyncio.to_thread(file.write, output)
         scheme = request.headers.get("x-forwarded-proto", "")
         scheme = scheme if scheme in ("http", "https") else request.scope["scheme"]
         place = f"{scheme}://{request.headers.get('host', '')}/download_file/"
-        return json_response({"translatedFileUrl": place + self.downloads.add(name, pair[1], data)})
+        url = place + self.downloads.add(name, pair[1], data)
+        doubtful = doubtful_texts(parts, answers, min_confidence)
+        return json_response({"translatedFileUrl": url, "doubtfulTexts": doubtful})
 
-    async def _translated(self, parts: Sequence[Part], pair: Pair, placeholders: bool, request: Request) -> list[str]:
-        """Return what takes the place of each part. One that is too long stays as it is."""
-        sources = [part.write(part.line, None) for part in parts]
-        if pair[0] == pair[1]:
-            return sources
-        texts, documents = [part.line for part in parts], [[part] for part in parts]
-        call = TranslateCall(texts, [pair] * len(parts), placeholders=placeholders, documents=documents)
-        answers = await self.service.translate(call, request, self.record(request))
-        for answer in answers:
-            if answer.problem is not None and answer.problem.status >= 500:
-                raise answer.problem.at("Invalid request: $.file")
-        return [source if answer.problem else answer.text for source, answer in zip(sources, answers, strict=True)]
+    def _min_confidence(self, fields: Fields, pair: Pair) -> float | None:
+        """Return the confidence below which a text is doubtful. Raises Refusal if the model has no calibration."""
+        least = fields.fraction("min_confidence")
+        model = self.service.models.by_pair.get(pair)
+        if least is not None and model is not None and model.calibration is None:
+            raise invalid("Invalid request: $.min_confidence: expected a model with a calibration; leave it out")
+        return least
 
     async def download_file(self, request: Request) -> Response:
         file = self.downloads.take(request.path_params["name"], is_kept=request.method == "HEAD")
@@ -218,16 +218,6 @@ class LibreTranslate(ClientApi):
                 yield _event("error", {"error": refusal.message})
 
         return EventStream(events(), lambda: self.service.end(work, record))
-
-
-def _portions(parts: Sequence[Part], most: int) -> Iterator[Sequence[Part]]:
-    """Yield the parts in portions of at most PORTION, each complete where it has `most` characters."""
-    first = count = 0
-    for i, part in enumerate(parts, start=1):
-        count += len(part.line)
-        if count >= most or i - first == PORTION or i == len(parts):
-            yield parts[first:i]
-            first, count = i, 0
 
 
 class EventStream(StreamingResponse):

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 from transduce.config.schema import Config
 from transduce.data.languages import Likelihoods
 from transduce.data.vocabulary import TokenizerLike
+from transduce.decoding.confidence import Calibration
 from transduce.decoding.hypothesis import Alignment, Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
@@ -70,6 +71,11 @@ class Model(Protocol):
     @property
     def takes_constraints(self) -> bool:
         """True if a line can have phrases that its translation must have, and must not have."""
+        ...
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """What gives translations their confidence; None: they have none."""
         ...
 
     @property

@@ -24,6 +24,12 @@ FILE: dict[str, object] = {
     "source": STRING,
     "target": STRING,
     "placeholders": {"type": "boolean", "default": False},
+    "min_confidence": {
+        "type": ["number", "null"],
+        "minimum": 0,
+        "maximum": 1,
+        "description": "the confidence below which a text is doubtful; the model needs a calibration",
+    },
 }
 FORMS = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
 
@@ -217,7 +223,29 @@ SCHEMAS: dict[str, object] = {
             "problems": {"type": "array", "items": {"type": ["string", "null"]}},
         },
     },
-    "File": {"type": "object", "required": ["translatedFileUrl"], "properties": {"translatedFileUrl": STRING}},
+    "File": {
+        "type": "object",
+        "required": ["translatedFileUrl", "doubtfulTexts"],
+        "properties": {
+            "translatedFileUrl": STRING,
+            "doubtfulTexts": {
+                "type": "array",
+                "description": "the texts of the file that a reader should look at, with the reasons",
+                "items": {
+                    "type": "object",
+                    "required": ["number", "text"],
+                    "properties": {
+                        "number": {"type": "integer", "minimum": 1, "description": "of the text, in the file's order"},
+                        "text": {**STRING, "description": "of the source"},
+                        "problem": {**STRING, "description": "why the text has no translation"},
+                        "unmetConstraints": {"type": "array", "items": STRING},
+                        "doubts": {"type": "array", "items": DOUBT},
+                        "textConfidence": {**CONFIDENCE, "description": "if it is below min_confidence"},
+                    },
+                },
+            },
+        },
+    },
     "Detections": {"type": "array", "items": DETECTION},
     "DeepL": {
         "type": "object",

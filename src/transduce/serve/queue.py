@@ -18,6 +18,7 @@ from transduce.serve.sentence import LaneId, Sentence
 from transduce.serve.settings import Limits
 
 SHORT_SENTENCES, SHORT_TOKENS = 8, 512  # of a request at most, for it to be short
+NO_ROOM = "queue"  # the reason of a refusal
 FULL = 0.85  # of the time to answer, that the work that waits may need; the estimate is not exact
 
 
@@ -82,7 +83,7 @@ class SentenceQueue:
             if waiting + more > most:
                 seconds = _whole(self._seconds() * (waiting + more - most) / max(1, waiting))
                 message = f"Slowdown: {waiting:,} {name} are waiting, at most {most:,} may; try again in {seconds} s"
-                raise Refusal(429, message, "queue", retry_after=seconds)
+                raise Refusal(429, message, NO_ROOM, retry_after=seconds)
 
     def _check_time(self, lane: Lane, n_tokens: int) -> None:
         """Raise Refusal for more work than the engine does in time, by its speed of the last minute."""
@@ -95,7 +96,7 @@ class SentenceQueue:
         if lane.tokens and excess > 0:
             seconds = _whole(excess)
             message = f"Slowdown: what waits needs the {most:g} s of a request; try again in {seconds} s"
-            raise Refusal(429, message, "queue", retry_after=seconds)
+            raise Refusal(429, message, NO_ROOM, retry_after=seconds)
 
     def drop(self, sentences: Sequence[Sentence]) -> None:
         """Remove sentences that are not wanted any more. One that is being translated is marked."""

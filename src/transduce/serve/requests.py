@@ -5,6 +5,7 @@ the query. With JSON the query is ignored.
 """
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
@@ -83,6 +84,19 @@ class Fields:
         if value >= most + 1:
             raise invalid(f"Invalid request: {name} ({value:.0f}) exceeds limit ({most})")
         return max(0, int(value))
+
+    def fraction(self, name: str) -> float | None:
+        """Return a field that is a number from 0 to 1; None if it is missing. Raises Refusal for other values."""
+        value = self._first(name)
+        if value is None or value == "":
+            return None
+        try:
+            number = math.nan if isinstance(value, bool) else float(str(value))
+        except ValueError:
+            number = math.nan
+        if not 0 <= number <= 1:
+            raise invalid(f"Invalid request: $.{name}: expected a number from 0 to 1")
+        return number
 
     def is_true(self, name: str) -> bool:
         """Return True for a field that is true, "true" or 1."""

@@ -5,8 +5,9 @@ import dataclasses
 import functools
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from starlette.requests import Request
 from starlette.types import Receive
@@ -24,11 +25,13 @@ from transduce.serve.markup import html_document
 from transduce.serve.metrics import Metrics
 from transduce.serve.models import Model, Models
 from transduce.serve.phrases import check_terms, check_text
-from transduce.serve.queue import SentenceQueue
+from transduce.serve.queue import NO_ROOM, SentenceQueue
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.sentence import Output, Sentence
 from transduce.serve.settings import Limits
 from transduce.serve.words import Confidences, confidences
+
+ROOM_SECONDS = 0.25  # between two looks for room in the queue
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class TranslateCall:
     server's setting. keeps_lines: False makes one line of each text. has_confidence: the answer has the
     confidence of each word. constraints: phrases of the translation of each text; empty: all are free. terms: of all
     texts, in addition to the server's, which they replace where both have a term. placeholders: see
-    `DecodingOptions`; a server may keep them for all.
+    `DecodingOptions`; a server may keep them for all. waits_for_room: a full queue is no refusal, unless it stays full.
     """
 
     texts: Sequence[str]
@@ -54,6 +57,7 @@ class TranslateCall:
     terms: Terms = NO_TERMS
     placeholders: bool = False
     documents: Sequence[Document] = ()
+    waits_for_room: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,9 +165,15 @@ class Service:
 
         Raises Refusal if the queue is full or the deadline has passed, and `ClientLeft` when the client leaves.
         """
-        work = self.start(call, record)
+        work = self._work(call, record)
         try:
-            await self._wait(work.sentences, request.receive)
+            if call.waits_for_room:
+                await self._until_done(self._enter(work, record), request.receive)
+            else:
+                self._put(work, record)
+            if work.sentences:
+                results = asyncio.wait([sentence.result for sentence in work.sentences])
+                await self._until_done(results, request.receive)
             answers = work.answers(call)
             self.metrics.failed_texts.inc(sum(answer.problem is not None for answer in answers))
             return answers
@@ -195,6 +205,12 @@ class Service:
 
         Raises Refusal if they do not fit, are too long, or have terms that the search cannot meet.
         """
+        work = self._work(call, record)
+        self._put(work, record)
+        return work
+
+    def _work(self, call: TranslateCall, record: Record) -> "Work":
+        """Return the sentences of a request, and count them. Raises Refusal for what the search cannot do."""
         texts = list[_Text]()
         constraints = call.constraints or [FREE] * len(call.texts)
         documents = call.documents or [None] * len(call.texts)
@@ -214,15 +230,26 @@ class Service:
         record.texts += len(call.texts)  # of a file, each portion is added
         record.characters += sum(map(len, call.texts))
         record.source_tokens += sum(sentence.n_tokens for sentence in work.sentences)
-        if work.sentences:
-            self.queue.put(work.sentences, record.sender)
         return work
 
-    async def _wait(self, sentences: Sequence[Sentence], receive: Receive) -> None:
-        """Wait until all sentences are translated, while watching whether the client leaves."""
-        if not sentences:
-            return
-        work = asyncio.gather(*(sentence.result for sentence in sentences), return_exceptions=True)
+    def _put(self, work: "Work", record: Record) -> None:
+        if work.sentences:
+            self.queue.put(work.sentences, record.sender)
+
+    async def _enter(self, work: "Work", record: Record) -> None:
+        """Put the sentences of a request into the queue as soon as there is room. Raises Refusal if there is none."""
+        end = time.monotonic() + self.limits.deadline_seconds - ROOM_SECONDS
+        while True:
+            try:
+                return self._put(work, record)
+            except Refusal as refusal:
+                if refusal.reason != NO_ROOM or time.monotonic() > end:
+                    raise
+            await asyncio.sleep(ROOM_SECONDS)
+
+    async def _until_done(self, coroutine: Coroutine[Any, Any, object], receive: Receive) -> None:
+        """Await a part of a request, up to the deadline and while watching whether the client leaves."""
+        work = asyncio.ensure_future(coroutine)
         leaving = asyncio.ensure_future(_until_the_client_leaves(receive))
         try:
             await asyncio.wait(
@@ -230,7 +257,9 @@ class Service:
             )
             if not work.done():
                 raise ClientLeft if leaving.done() else self._too_late()
+            work.result()
         finally:
+            work.cancel()
             leaving.cancel()
 
     def _too_late(self) -> Refusal:

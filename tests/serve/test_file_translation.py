@@ -1,0 +1,228 @@
+"""Files over HTTP: their texts in portions, what is doubtful about them, and the download."""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from support.serving import JSON, Answer, Reverser, Served, served, until
+from support.toy_task import Toy
+
+import transduce
+from transduce.decoding.hypothesis import Translation
+from transduce.serve import downloads, file_translation
+from transduce.serve import service as service_module
+from transduce.serve.documents import lines_of
+from transduce.serve.formats.files import read_file
+from transduce.serve.refusal import Refusal
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Served]:
+    with served() as service:
+        yield service
+
+
+BOUNDARY = {"content-type": "multipart/form-data; boundary=xx"}
+FILLING = json.dumps({"q": ["a b"] * 64, "source": "en", "target": "de"}).encode(), JSON
+
+
+def form_with(name: str, content: bytes, **fields: str) -> bytes:
+    """Return a form with a file and other fields."""
+    parts = [f'name="file"; filename="{name}"\r\n\r\n'.encode() + content]
+    parts += [
+        f'name="{key}"\r\n\r\n{value}'.encode() for key, value in {"source": "en", "target": "de", **fields}.items()
+    ]
+    return b"".join(b"--xx\r\nContent-Disposition: form-data; " + part + b"\r\n" for part in parts) + b"--xx--\r\n"
+
+
+def upload(service: Served, name: str, content: bytes, **fields: str) -> Answer:
+    """Return the answer to a form with a file and other fields."""
+    return service.call("POST", "/translate_file", form_with(name, content, **fields), BOUNDARY)
+
+
+SRT = b"1\n00:00:01,000 --> 00:00:02,000\n%s\n\n"
+
+
+def test_a_file_is_translated_and_downloaded_once(service: Served) -> None:
+    content = SRT % b"a <i>b</i>" + 99 * (SRT % b"c d & e")
+    answer = upload(service, "../../C:\\x/film.SRT", content, source="auto")
+    assert answer.status == 200, answer
+    path = "/download_file/" + answer.json["translatedFileUrl"].rpartition("/download_file/")[2]
+    assert re.fullmatch(r"/download_file/[0-9a-f]{32}\.srt", path)
+    assert service.call("HEAD", path).status == 200, "a look leaves the file"
+    download = service.call("GET", path)
+    assert download.body == SRT % b"b <i>a</i>" + 99 * (SRT % b"e & d c")
+    assert download.headers["content-disposition"] == "attachment; filename*=UTF-8''film_de.srt"
+    assert service.call("GET", path).status == 404
+    assert service.call("GET", "/download_file/..%2f..%2fetc%2fpasswd").status == 404
+
+
+def test_the_log_counts_all_portions_of_a_file() -> None:
+    with served() as service:
+        assert upload(service, "a.txt", b"a b\n" * 150).status == 200
+    (line,) = (line for line in service.log if line["route"] == "/translate_file")
+    assert (line["texts"], line["characters"], line["source_tokens"]) == (150, 450, 450)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields", "message"),
+    [
+        ("a.exe", b"a", {}, "Invalid request: file: expected a name that ends with .txt"),
+        ("", b"a", {}, "Invalid request: file: expected a name that ends with .txt"),
+        ("a.docx", b"a", {}, "Invalid request: file: expected a zip archive"),
+        ("a.txt", b"\xff", {}, "Invalid request: file:1: expected UTF-8"),
+        ("a.txt", b"a b " * 125_001, {}, "Invalid request: file (500003 characters) exceeds limit (500000)"),
+        ("a.txt", b"a", {"target": "xx"}, "xx is not supported"),
+        ("a.txt", b"a", {"target": ""}, "Invalid request: missing target parameter"),
+    ],
+    ids=range(7),
+)
+def test_a_wrong_file_is_refused(
+    service: Served, name: str, content: bytes, fields: dict[str, str], message: str
+) -> None:
+    answer = upload(service, name, content, **fields)
+    assert answer.status == 400 and message in answer.json["error"], answer
+
+
+def test_files_wait_for_a_limited_time_and_in_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = downloads.Downloads()
+    monkeypatch.setattr(downloads, "MOST_BYTES", 10)
+    key = files.add("a.txt", "de", b"123456")
+    with pytest.raises(Refusal, match="too many files wait for their download"):
+        files.add("a.txt", "de", b"123456")
+    later = time.monotonic() + 601
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    with pytest.raises(Refusal, match="File not found"):
+        files.take(key)
+    assert files.take(files.add("b.txt", "de", b"123456")).name == "b_de.txt"
+
+
+def test_portions_of_a_file_end_at_a_number_of_texts_or_characters() -> None:
+    lines = [*(["a" * 600] * 3), *(["b"] * 200), "c" * 5_000, "d"]
+    parts = [part for part in lines_of(read_file("\n\n".join(lines).encode(), "txt", "file").document)]
+    portions = [*file_translation.portions(parts, 1_000)]
+    assert [part.line for portion in portions for part in portion] == lines
+    assert [len(portion) for portion in portions] == [2, 64, 64, 64, 10, 1]
+
+
+def test_more_files_at_a_time_are_refused() -> None:
+    files = downloads.Downloads()
+    with ExitStack() as stack:
+        for _ in range(downloads.MOST_FILES):
+            stack.enter_context(files.work())
+        with pytest.raises(Refusal, match="at the same time"), files.work():
+            pass
+    with files.work():
+        pass
+
+
+# ---- what is doubtful ----------------------------------------------------------------------------------------------
+
+
+class Doubtful(Reverser):
+    """A calibrated model: the confidence falls with the length. It cuts long lines."""
+
+    calibration = True
+
+    def translate(self, lines: Any, **more: Any) -> list[Translation]:
+        outputs = super().translate(lines, **more)
+        return [replace(t, confidence=1 / len(t.text), finished=len(t.text) < 9) for t in outputs]
+
+
+def test_doubtful_texts_of_a_file_are_named() -> None:
+    content = b"a b\n\na b c d e f\n\n12\n\na b c\n\n" + b"c " * 4_500
+    with served(Doubtful()) as service:
+        service.models.by_pair["en", "de"].tokenizer.encode_batch = lambda lines: [[0] * 2 * len(x) for x in lines]
+        answer = upload(service, "a.txt", content).json["doubtfulTexts"]
+        cut = {"number": 2, "text": "a b c d e f", "doubts": ["cut"]}
+        problem = {"number": 5, "text": "c " * 4_499 + "c", "problem": "expected at most 8,192 tokens, not 17,998; "}
+        answer[-1]["problem"] = answer[-1]["problem"].replace("split the line", "")
+        assert answer == [cut, problem]
+        unlikely = upload(service, "a.txt", content, min_confidence="0.25").json["doubtfulTexts"]
+        assert [(text["number"], text.get("textConfidence")) for text in unlikely] == [(2, 1 / 11), (4, 0.2), (5, None)]
+        assert upload(service, "a.txt", b"a b", min_confidence="0.3").json["doubtfulTexts"] == []
+        schema = service.call("GET", "/openapi.json").json["components"]["schemas"]["File"]
+        names = schema["properties"]["doubtfulTexts"]["items"]["properties"]
+        assert {name for text in [*answer, *unlikely] for name in text} <= {*names}
+
+
+def test_terms_and_placeholders_that_are_not_met_are_named(toy: Toy) -> None:
+    """The toy model cannot write "z" twice in the place of one word, nor a placeholder that it does not know."""
+    translator = transduce.load(toy.model)
+    with served({("en", "de"): translator}, terms={"b": "x"}) as service:
+        lines = ["a b c", "c {name} d", "c d"]
+        answer = upload(service, "a.txt", "\n\n".join(lines).encode(), placeholders="true").json
+        expected = translator.translate(lines, terms={"b": "x"}, placeholders=True)
+        unmet = {i: [*t.unmet] for i, t in enumerate(expected, start=1) if t.unmet}
+        assert {text["number"]: text["unmetConstraints"] for text in answer["doubtfulTexts"]} == unmet
+
+
+@pytest.mark.parametrize("value", ["much", "1.5", "-0.1", "nan"])
+def test_a_wrong_least_confidence_is_refused(service: Served, value: str) -> None:
+    answer = upload(service, "a.txt", b"a b", min_confidence=value)
+    assert answer.status == 400 and answer.json["error"].endswith("$.min_confidence: expected a number from 0 to 1")
+
+
+def test_a_least_confidence_needs_a_calibration(service: Served) -> None:
+    answer = upload(service, "a.txt", b"a b", min_confidence="0.5")
+    assert answer.status == 400 and "expected a model with a calibration" in answer.json["error"]
+
+
+# ---- a full queue --------------------------------------------------------------------------------------------------
+
+
+async def fill(service: Served) -> list[asyncio.Task[Answer]]:
+    """Send two requests of 64 sentences: the model, whose gate is closed, takes the first, and the second one waits."""
+    requests = list[asyncio.Task[Answer]]()
+    for is_full in (lambda: service.engine.running == 64, lambda: service.queue.waiting_sentences == 64):
+        requests.append(asyncio.create_task(service.request("POST", "/translate", *FILLING)))
+        await until(is_full)
+    return requests
+
+
+def test_a_file_waits_for_room_in_the_queue() -> None:
+    """Other requests fill the queue when the file comes, and are refused while a portion of it waits."""
+    model = Reverser()
+    model.gate.clear()
+    with served(model, waiting_sentences=64) as service:
+
+        async def run() -> list[Answer]:
+            others = await fill(service)
+            assert (await service.request("POST", "/translate", *FILLING)).status == 429
+            body = form_with("a.txt", b"a b\n\n" * 150)
+            file = asyncio.ensure_future(service.request("POST", "/translate_file", body, BOUNDARY))
+            await asyncio.sleep(2 * service_module.ROOM_SECONDS)
+            assert not file.done()
+            model.gate.set()
+            return [await file, *[await other for other in others]]
+
+        file, *others = asyncio.run(run())
+        path = "/download_file/" + file.json["translatedFileUrl"].rpartition("/download_file/")[2]
+        assert service.call("GET", path).body == b"b a\n\n" * 150
+        assert [other.status for other in others] == [200, 200]
+    (line,) = (line for line in service.log if line["route"] == "/translate_file")
+    assert (line["status"], line["texts"]) == (200, 150)
+
+
+def test_a_file_waits_for_a_limited_time_and_leaves_with_its_client() -> None:
+    model = Reverser()
+    model.gate.clear()
+    with served(model, waiting_sentences=64, deadline_seconds=1) as service:
+
+        async def run(leaves: bool) -> Answer:
+            others = await fill(service)
+            file = await service.request("POST", "/translate_file", form_with("a.txt", b"a"), BOUNDARY, leaves)
+            await asyncio.gather(*others)
+            return file
+
+        late = asyncio.run(run(False))
+        assert late.status == 429 and "Retry-After" in {name.title() for name in late.headers}
+        assert asyncio.run(run(True)).status == 0
+        model.gate.set()
+    assert [line["status"] for line in service.log if line["route"] == "/translate_file"] == [429, 499]
