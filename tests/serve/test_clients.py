@@ -39,14 +39,14 @@ def address(server: ServerProcess) -> str:
     return f"http://127.0.0.1:{server.port}/"
 
 
-def npm_results(address: str, client: str) -> Any:
-    """Return what the calls of npm/CLIENT.mjs print as JSON. Skip the test without node or the client."""
+def npm_results(address: str, client: str, calls: str = "") -> Any:
+    """Return what npm/CALLS.mjs, or else npm/CLIENT.mjs, prints as JSON. Skip the test without node or the client."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("needs node")
     if not (NPM / "node_modules" / client).is_dir():
         pytest.skip(f"needs {client} of npm: npm ci --prefix tests/serve/npm")
-    command = [node, NPM / f"{client}.mjs", address.rstrip("/"), KEY]
+    command = [node, NPM / f"{calls or client}.mjs", address.rstrip("/"), KEY]
     result = subprocess.run([*map(str, command)], capture_output=True, timeout=60)
     assert result.returncode == 0, result.stderr.decode()
     return json.loads(result.stdout)
@@ -150,6 +150,71 @@ def test_deepl(address: str) -> None:
         client.translate_text("a b c", target_lang="DE", formality="more")
     with pytest.raises(deepl.AuthorizationException):
         deepl.Translator("wrong", server_url=address.rstrip("/")).translate_text("a", target_lang="DE")
+
+
+@pytest.fixture(scope="module")
+def address_of_two_pairs(toy: Toy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("glossaries")
+    models = [f"{pair}={toy.model}" for pair in ("en-de", "fr-de")]
+    with server_process(folder, models, "--glossaries", folder / "glossaries") as server:
+        yield f"http://127.0.0.1:{server.port}/"
+
+
+def test_glossaries_of_several_languages_of_deepl(address_of_two_pairs: str) -> None:
+    client = deepl.DeepLClient(KEY, server_url=address_of_two_pairs.rstrip("/"))
+    entries = deepl.api_data.MultilingualGlossaryDictionaryEntries
+    glossary = client.create_multilingual_glossary(
+        "names", [entries("EN", "DE", {"b": "x"}), entries("FR", "DE", {"b": "y"})]
+    )
+
+    def counts() -> list[tuple[str, str, int]]:
+        described = client.get_multilingual_glossary(glossary.glossary_id)
+        return [(each.source_lang, each.target_lang, each.entry_count) for each in described.dictionaries]
+
+    def of(source: str) -> str:
+        (found,) = client.get_multilingual_glossary_entries(glossary, source, "DE").dictionaries
+        return str(found.entries)  # the client gives the text of the answer
+
+    def translated(source: str) -> list[str]:
+        return client.translate_text(
+            "a b", source_lang=source, target_lang="DE", glossary=glossary.glossary_id
+        ).text.split()
+
+    assert counts() == [("EN", "DE", 1), ("FR", "DE", 1)]
+    assert "x" in translated("EN") and "y" in translated("FR")
+    changed = client.update_multilingual_glossary_dictionary(glossary, entries("EN", "DE", {"a": "z", "c": "c"}))
+    assert changed.name == "names" and counts() == [("EN", "DE", 3), ("FR", "DE", 1)]
+    assert of("EN") == "b\tx\na\tz\nc\tc\n"
+    replaced = client.replace_multilingual_glossary_dictionary(glossary, entries("EN-GB", "DE", {"a": "y"}))
+    assert replaced.entry_count == 1 and of("EN") == "a\ty\n" and "y" in translated("EN")
+    csv = client.replace_multilingual_glossary_dictionary_from_csv(glossary, "FR", "DE", "b,x")
+    assert csv.entry_count == 1 and of("FR") == "b\tx\n"
+    assert client.update_multilingual_glossary_name(glossary, "others").name == "others"
+    assert [each.name for each in client.list_multilingual_glossaries()] == ["others"]
+    assert client.list_glossaries() == []
+    client.delete_multilingual_glossary_dictionary(glossary, source_lang="FR", target_lang="DE")
+    assert counts() == [("EN", "DE", 1)] and client.list_glossaries()[0].name == "others"
+    with pytest.raises(deepl.exceptions.GlossaryNotFoundException):
+        client.get_multilingual_glossary_entries(glossary, "FR", "DE")
+    client.delete_multilingual_glossary(glossary)
+    with pytest.raises(deepl.exceptions.GlossaryNotFoundException):
+        client.get_multilingual_glossary(glossary.glossary_id)
+
+
+def test_glossaries_of_several_languages_of_deepl_node(address_of_two_pairs: str) -> None:
+    assert npm_results(address_of_two_pairs, "deepl-node", "deepl-node-glossaries") == {
+        "created": [["en", "de", 1], ["fr", "de", 1]],
+        "translated": [True, True],
+        "updated": [["en", "de", 2], ["fr", "de", 1]],
+        "entries": [["b", "x"], ["a", "z"]],
+        "replaced": ["en", "de", 1],
+        "csv": ["fr", "de", 2],
+        "name": "others",
+        "listed": ["others"],
+        "withoutFrench": [["en", "de", 1]],
+        "noDictionary": "GlossaryNotFoundError",
+        "deleted": "GlossaryNotFoundError",
+    }
 
 
 # ---- programs that cannot be installed here: their requests, as their sources write them -----------------------------

@@ -93,4 +93,4 @@ def test_the_key_is_in_the_header() -> None:
 
 def test_errors_of_routes_have_a_message(service: Served) -> None:
     assert service.call("GET", "/v2/translate").json == {"message": "Method Not Allowed"}
-    assert service.call("GET", "/v3/glossaries").json == {"error": "Not Found"}
+    assert service.call("GET", "/v3/languages").json == {"message": "Not Found"}

@@ -1,12 +1,13 @@
 """Glossaries of DeepL's clients: they are kept, used, read and deleted by their owner; wrong ones are refused."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.serving import Reverser, Served, served
+from support.serving import JSON, Answer, Reverser, Served, served
 from support.toy_task import Toy
 
 import transduce
@@ -131,6 +132,81 @@ def test_a_server_without_a_folder_and_an_engine_without_phrases_say_so(tmp_path
         fields = {"text": ["a"], "target_lang": "DE", "source_lang": "EN"}
         answer = service.post("/v2/translate", glossary_id=name, **fields)
         assert answer.status == 400 and "engine" in answer.json["message"]
+
+
+# ---- glossaries of several dictionaries ----------------------------------------------------------------------------
+
+ENGLISH = {"source_lang": "en", "target_lang": "de", "entries": "b\tx", "entries_format": "tsv"}
+FRENCH = {**ENGLISH, "source_lang": "fr", "entries": "b\ty"}
+
+
+@pytest.fixture
+def languages(translator: transduce.Translator, tmp_path: Path) -> Iterator[Served]:
+    """A server of two pairs of languages."""
+    keys = Key("one", "first"), Key("two", "second")
+    settings = ServerSettings(glossaries=tmp_path, keys=keys)
+    with served({("en", "de"): translator, ("fr", "de"): translator}, settings=settings) as service:
+        yield service
+
+
+def sent(service: Served, method: str, path: str, owner: str = "one", **values: Any) -> Answer:
+    """Return the answer to a request, in JSON if it has values."""
+    body, headers = (json.dumps(values).encode(), JSON) if values else (b"", {})
+    return service.call(method, f"/v3/glossaries{path}", body, {**headers, **key(owner)})
+
+
+def test_a_glossary_of_version_2_is_one_with_a_single_dictionary(languages: Served) -> None:
+    single = created(languages)
+    both = sent(languages, "POST", "", name="both", dictionaries=[ENGLISH, FRENCH]).json["glossary_id"]
+    assert [each["glossary_id"] for each in sent(languages, "GET", "").json["glossaries"]] == [single, both]
+    assert sent(languages, "GET", f"/{single}").json["dictionaries"] == [
+        {"source_lang": "en", "target_lang": "de", "entry_count": 2}
+    ]
+    assert [e["glossary_id"] for e in languages.call("GET", "/v2/glossaries", headers=key()).json["glossaries"]] == [
+        single
+    ]
+    answer = languages.call("GET", f"/v2/glossaries/{both}", headers=key())
+    assert answer.status == 404 and "/v3/glossaries" in answer.json["message"]
+    assert sent(languages, "DELETE", f"/{both}/dictionaries?source_lang=fr&target_lang=de").status == 204
+    assert languages.call("GET", f"/v2/glossaries/{both}/entries", headers=key()).body == b"b\tx\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "values", "status", "message"),
+    [
+        ("POST", "", {"name": "a"}, 400, "dictionaries: expected at least one"),
+        ("POST", "", {"name": "a", "dictionaries": ["b"]}, 400, "dictionaries: expected a list of objects"),
+        ("POST", "", {"name": "a", "dictionaries": [ENGLISH, ENGLISH]}, 400, "expected each pair of languages once"),
+        ("POST", "", {"dictionaries": [ENGLISH]}, 400, "name"),
+        ("POST", "", {"name": "a", "dictionaries": [{**ENGLISH, "entries": "b x"}]}, 400, "entries: line 1"),
+        ("PATCH", "/{}", {"name": " "}, 400, "name: expected the name"),
+        ("PATCH", "/{}", {"dictionaries": [{**ENGLISH, "target_lang": "it"}]}, 400, "Unsupported glossary"),
+        ("PATCH", "/{}", {"dictionaries": [{**ENGLISH, "entries": "c\tc\nd\td\ne\te"}]}, 400, "expected at most 3"),
+        ("PUT", "/{}/dictionaries", {**FRENCH, "entries_format": "xml"}, 400, "entries_format: expected tsv or csv"),
+        ("DELETE", "/{}/dictionaries?source_lang=fr&target_lang=de", {}, 404, "dictionary not found"),
+        ("GET", "/{}/entries", {}, 400, "source_lang"),
+        ("PATCH", "/00000000-0000-0000-0000-000000000000", {"name": "a"}, 404, "not found"),
+    ],
+    ids=range(12),
+)
+def test_a_wrong_change_is_refused_and_nothing_changes(
+    languages: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    method: str,
+    path: str,
+    values: dict[str, Any],
+    status: int,
+    message: str,
+) -> None:
+    monkeypatch.setattr(glossaries, "MOST_ENTRIES", 3)
+    name = sent(languages, "POST", "", name="one", dictionaries=[ENGLISH]).json["glossary_id"]
+    before = [path.read_bytes() for path in tmp_path.iterdir()]
+    answer = sent(languages, method, path.format(name), **values)
+    assert answer.status == status and message in answer.json["message"], answer
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == before
+    for other in ("PATCH", "DELETE"):
+        assert sent(languages, other, f"/{name}", "two", name="mine").status == 404
 
 
 # ---- terms of a request to /translate -----------------------------------------------------------------------------

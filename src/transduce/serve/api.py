@@ -71,7 +71,7 @@ def answer_headers(settings: ServerSettings, origin: str = "") -> dict[str, str]
     headers = {
         "Access-Control-Allow-Origin": origin if origin in origins else origins[0],
         "Access-Control-Allow-Headers": "Authorization, Content-Type, X-Request-Id",
-        "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
+        "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE, OPTIONS",
         "Access-Control-Expose-Headers": "Retry-After, X-Request-Id",
     }
     return headers if settings.cors == "*" else {**headers, "Vary": "Origin"}

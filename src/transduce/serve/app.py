@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transduce.serve.api import PROBES, ClientApi, answer_headers, json_response, new_id
 from transduce.serve.deepl import DeepL
 from transduce.serve.downloads import Downloads
+from transduce.serve.glossary_routes import GlossaryRoutes
 from transduce.serve.keys import Accounts
 from transduce.serve.libretranslate import LibreTranslate
 from transduce.serve.logs import LEFT, Log, Record
@@ -44,6 +45,7 @@ def application(service: Service, settings: ServerSettings, state: State, log: L
     accounts = Accounts(settings.keys)
     libre, deepl = LibreTranslate(service, settings, accounts), DeepL(service, settings, accounts)
     libre.downloads = state.downloads
+    glossaries = GlossaryRoutes(deepl)
     page = files("transduce.serve").joinpath("page.html").read_bytes()
 
     async def index(request: Request) -> Response:
@@ -78,10 +80,14 @@ def application(service: Service, settings: ServerSettings, state: State, log: L
         ("POST", "/v2/translate", deepl.translate),
         ("GET POST", "/v2/languages", deepl.languages),
         ("GET POST", "/v2/usage", deepl.usage),
-        ("GET", "/v2/glossary-language-pairs", deepl.glossary_pairs),
-        ("GET POST", "/v2/glossaries", deepl.glossaries),
-        ("GET DELETE", "/v2/glossaries/{key}", deepl.glossary),
-        ("GET", "/v2/glossaries/{key}/entries", deepl.glossary_entries),
+        ("GET", "/v2/glossary-language-pairs", glossaries.pairs),
+        ("GET POST", "/v2/glossaries", glossaries.glossaries),
+        ("GET DELETE", "/v2/glossaries/{key}", glossaries.glossary),
+        ("GET", "/v2/glossaries/{key}/entries", glossaries.entries),
+        ("GET POST", "/v3/glossaries", glossaries.glossaries),
+        ("GET PATCH DELETE", "/v3/glossaries/{key}", glossaries.glossary),
+        ("GET", "/v3/glossaries/{key}/entries", glossaries.entries),
+        ("PUT DELETE", "/v3/glossaries/{key}/dictionaries", glossaries.dictionaries),
         ("GET", "/", index),
         ("GET", "/openapi.json", specification("transduce serve")),
         ("GET", "/spec", specification("LibreTranslate")),
@@ -174,7 +180,7 @@ class Front:
 
     async def _respond(self, scope: Scope, receive: Receive, send: Send, record: Record) -> None:
         """Answer a request; every error becomes an answer of the API that the request came to."""
-        api = self._deepl if scope["path"].startswith("/v2/") else self._libre
+        api = self._deepl if scope["path"].startswith(("/v2/", "/v3/")) else self._libre
         metrics = self._libre.service.metrics
         try:
             if scope["method"] == "OPTIONS":

@@ -1,10 +1,9 @@
-"""The API of DeepL's clients: /v2/translate, /v2/languages, /v2/usage, /v2/glossaries.
+"""The API of DeepL's clients: /v2/translate, /v2/languages, /v2/usage. `glossary_routes.py` has its glossaries.
 
 Options that change nothing here are ignored. Those that this server could not keep are refused by name.
 """
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,7 +11,7 @@ from starlette.responses import Response
 from transduce.decoding.options import Split
 from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.serve.api import ClientApi, json_response
-from transduce.serve.glossaries import Glossaries, Glossary, owner_of, parse_entries, terms_of
+from transduce.serve.glossaries import Glossaries, owner_of, terms_of
 from transduce.serve.models import Pair, name_of
 from transduce.serve.phrases import refuse_phrases
 from transduce.serve.refusal import Refusal, invalid
@@ -75,64 +74,18 @@ class DeepL(ClientApi):
         await self.fields(request)
         return json_response({"character_count": 0, "character_limit": CHARACTER_LIMIT})
 
-    # ---- glossaries ------------------------------------------------------------------------------------------------
-
-    async def glossary_pairs(self, request: Request) -> Response:
-        await self.fields(request)
-        pairs = [{"source_lang": source, "target_lang": target} for source, target in self.service.models.by_pair]
-        return json_response({"supported_languages": pairs})
-
-    async def glossaries(self, request: Request) -> Response:
-        """Create a glossary, or list them."""
-        fields = await self.fields(request)
-        owner = owner_of(self.key(request, fields))
-        if request.method == "GET":
-            return json_response({"glossaries": [_described(each) for each in self._glossaries.of(owner)]})
-        pair = self._pair(fields)
-        entries = parse_entries(fields.text("entries"), fields.text("entries_format"))
-        glossary = self._glossaries.create(owner, fields.text("name"), pair, entries)
-        return json_response(_described(glossary), 201)
-
-    async def glossary(self, request: Request) -> Response:
-        """Describe a glossary, or delete it."""
-        fields = await self.fields(request)
-        owner, key = owner_of(self.key(request, fields)), request.path_params["key"]
-        if request.method == "DELETE":
-            self._glossaries.delete(owner, key)
-            return Response(status_code=204)
-        return json_response(_described(self._glossaries.find(owner, key)))
-
-    async def glossary_entries(self, request: Request) -> Response:
-        fields = await self.fields(request)
-        glossary = self._glossaries.find(owner_of(self.key(request, fields)), request.path_params["key"])
-        text = "".join(f"{source}\t{target}\n" for source, target in glossary.entries.items())
-        return Response(text, media_type="text/tab-separated-values")
-
-    @property
-    def _glossaries(self) -> Glossaries:
-        return Glossaries(self.settings.glossaries)
-
-    def _pair(self, fields: Fields) -> Pair:
-        """Return the languages of a new glossary. Raises Refusal if no model translates between them."""
-        models = self.service.models
-        source, target = (models.code(fields.text(name)) for name in ("source_lang", "target_lang"))
-        if source is None or target is None or (source, target) not in models.by_pair:
-            raise invalid("Unsupported glossary source and target language pair.")
-        return source, target
-
     def _terms(self, fields: Fields, owner: str, pairs: Sequence[Pair]) -> Terms:
         """Return the terms of the glossary that a request names."""
         key = fields.optional_text("glossary_id")
         if not key:
             return NO_TERMS
-        glossary = self._glossaries.find(owner, key)
+        glossary = Glossaries(self.settings.glossaries).find(owner, key)
         if not fields.optional_text("source_lang"):
             raise invalid("Use of a glossary requires the source_lang parameter to be specified")
-        if glossary.pair != pairs[0]:
+        dictionary = glossary.dictionary(pairs[0])
+        if dictionary is None:
             raise invalid("The source_lang and target_lang parameters do not match the languages of the glossary")
-        return terms_of(glossary.id, frozenset(glossary.entries.items()))
-
-    # ---- requests --------------------------------------------------------------------------------------------------
+        return terms_of(glossary.id, frozenset(dictionary.entries.items()))
 
     def key(self, request: Request, fields: Fields) -> str:
         header = request.headers.get("authorization", "")
@@ -174,20 +127,6 @@ class DeepL(ClientApi):
             keeps_lines=keeps_lines,
             terms=self._terms(fields, owner, pairs),
         )
-
-
-def _described(glossary: Glossary) -> dict[str, object]:
-    """Return the description of a glossary for clients."""
-    created = datetime.fromtimestamp(glossary.created, UTC).isoformat(timespec="milliseconds")
-    return {
-        "glossary_id": glossary.id,
-        "name": glossary.name,
-        "ready": True,
-        "source_lang": glossary.source,
-        "target_lang": glossary.target,
-        "creation_time": created.replace("+00:00", "Z"),
-        "entry_count": len(glossary.entries),
-    }
 
 
 def _refuse_what_cannot_be_kept(fields: Fields) -> None:

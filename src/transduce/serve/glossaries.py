@@ -1,8 +1,8 @@
 """Glossaries: terms that clients keep on the server, one file for each in a folder.
 
-    FOLDER/ID.json    name, languages, owner, time and entries
+    FOLDER/ID.json    name, owner, time and dictionaries, each with its languages and entries
 
-A glossary never changes. Its owner, the client with its key, can read, use and delete it.
+The owner of a glossary, the client with its key, can read, use, change and delete it.
 """
 
 import csv
@@ -11,7 +11,7 @@ import io
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -30,20 +30,30 @@ MOST_ENTRIES = 20_000  # of a glossary; the terms of a line are found in all of 
 DELIMITERS = {"tsv": "\t", "csv": ","}
 
 
-class Glossary(msgspec.Struct, frozen=True, kw_only=True):
-    """A glossary as its file has it. owner: digest of the key; created: seconds since 1970."""
+class Dictionary(msgspec.Struct, frozen=True, kw_only=True):
+    """The entries of a pair of languages."""
 
-    id: str
-    name: str
     source: str
     target: str
-    owner: str
-    created: float
     entries: dict[str, str]
 
     @property
     def pair(self) -> Pair:
         return self.source, self.target
+
+
+class Glossary(msgspec.Struct, frozen=True, kw_only=True):
+    """A glossary as its file has it. owner: digest of the key; created: seconds since 1970."""
+
+    id: str
+    name: str
+    owner: str
+    created: float
+    dictionaries: tuple[Dictionary, ...]
+
+    def dictionary(self, pair: Pair) -> Dictionary | None:
+        """Return the dictionary of a pair of languages; None if there is none."""
+        return next((each for each in self.dictionaries if each.pair == pair), None)
 
 
 class Glossaries:
@@ -52,18 +62,28 @@ class Glossaries:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
-    def create(self, owner: str, name: str, pair: Pair, entries: dict[str, str]) -> Glossary:
-        """Keep a new glossary. Raises Refusal if it has no name, or the server has no room for it."""
-        if is_blank(name):
-            raise invalid("name: expected the name of the glossary")
+    def create(self, owner: str, name: str, dictionaries: Sequence[Dictionary]) -> Glossary:
+        """Keep a new glossary. Raises Refusal for one without a name, and if the server has no room for it."""
         if len([*self._files()]) >= MOST:
             raise Refusal(456, f"expected at most {MOST:,} glossaries on this server; delete one", "glossaries")
-        key = str(uuid.uuid4())
-        source, target = pair
-        glossary = Glossary(
-            id=key, name=name, source=source, target=target, owner=owner, created=time.time(), entries=entries
-        )
-        write_file(self._path(key), msgspec.json.encode(glossary))
+        new = {"id": str(uuid.uuid4()), "owner": owner, "created": time.time()}
+        return self._keep(Glossary(**new, name=name, dictionaries=tuple(dictionaries)))
+
+    def change(self, glossary: Glossary, name: str, dictionaries: Sequence[Dictionary]) -> Glossary:
+        """Keep a glossary with another name, and dictionaries that are new or replace the ones of their languages."""
+        by_pair = {each.pair: each for each in (*glossary.dictionaries, *dictionaries)}
+        return self._keep(msgspec.structs.replace(glossary, name=name, dictionaries=tuple(by_pair.values())))
+
+    def remove(self, glossary: Glossary, dictionary: Dictionary) -> None:
+        """Keep a glossary without one of its dictionaries."""
+        others = tuple(each for each in glossary.dictionaries if each is not dictionary)
+        self._keep(msgspec.structs.replace(glossary, dictionaries=others))
+
+    def _keep(self, glossary: Glossary) -> Glossary:
+        if is_blank(glossary.name):
+            raise invalid("name: expected the name of the glossary")
+        _check_count(sum(len(each.entries) for each in glossary.dictionaries))
+        write_file(self._path(glossary.id), msgspec.json.encode(glossary))
         return glossary
 
     def of(self, owner: str) -> list[Glossary]:
@@ -135,10 +155,14 @@ def parse_entries(text: str, form: str) -> dict[str, str]:
             except UserError as error:
                 raise invalid(f"{place}: {error}") from None
             entries[source] = target
-            if len(entries) > MOST_ENTRIES:
-                raise invalid(f"entries: expected at most {MOST_ENTRIES:,}")
+            _check_count(len(entries))
     except csv.Error as error:
         raise invalid(f"entries: line {lines.line_num}: expected {form}: {error}") from None
     if not entries:
         raise invalid("entries: expected at least one line with a source term and its target")
     return entries
+
+
+def _check_count(n_entries: int) -> None:
+    if n_entries > MOST_ENTRIES:
+        raise invalid(f"entries: expected at most {MOST_ENTRIES:,}")

@@ -19,6 +19,20 @@ REQUIRED_PHRASES = {"anyOf": [REQUIRED_LIST, {"type": "array", "items": REQUIRED
 PREFIX = {"anyOf": [{"type": ["string", "null"]}, {"type": "array", "items": {"type": ["string", "null"]}}]}
 KEY_IN_PATH: dict[str, object] = {"name": "key", "in": "path", "required": True, "schema": STRING}
 GLOSSARY_KEY: dict[str, object] = {"parameters": [KEY_IN_PATH]}
+LANGUAGES: list[dict[str, object]] = [
+    {"name": name, "in": "query", "required": True, "schema": STRING} for name in ("source_lang", "target_lang")
+]
+DICTIONARY_KEY: dict[str, object] = {"parameters": [KEY_IN_PATH, *LANGUAGES]}
+DICTIONARY: dict[str, object] = {
+    "source_lang": STRING,
+    "target_lang": STRING,
+    "entries": STRING,
+    "entries_format": {"enum": ["tsv", "csv"]},
+}
+DICTIONARIES: dict[str, object] = {
+    "type": "array",
+    "items": {"type": "object", "properties": DICTIONARY, "required": [*DICTIONARY]},
+}
 FILE: dict[str, object] = {
     "file": {**STRING, "format": "binary"},
     "source": STRING,
@@ -69,12 +83,36 @@ def document(service: Service, settings: ServerSettings, title: str) -> dict[str
             "/v2/languages": _get_or_post("The languages, for DeepL's clients"),
             "/v2/usage": _get_or_post("The usage, for DeepL's clients; it is not counted"),
             "/v2/glossary-language-pairs": {"get": _get("The languages of glossaries")},
-            "/v2/glossaries": {"get": _of_glossaries("The glossaries of the key"), "post": _created("Keep a glossary")},
+            "/v2/glossaries": {
+                "get": _of_glossaries("The glossaries of the key with one dictionary"),
+                "post": _kept("Keep a glossary", {"name": STRING, **DICTIONARY}, "201"),
+            },
             "/v2/glossaries/{key}": {
                 "get": {**_of_glossaries("A glossary"), **GLOSSARY_KEY},
                 "delete": {**_of_glossaries("Delete a glossary", "204"), **GLOSSARY_KEY},
             },
             "/v2/glossaries/{key}/entries": {"get": {**_of_glossaries("The entries, in TSV"), **GLOSSARY_KEY}},
+            "/v3/glossaries": {
+                "get": _of_glossaries("The glossaries of the key"),
+                "post": _kept("Keep a glossary", {"name": STRING, "dictionaries": DICTIONARIES}, "201"),
+            },
+            "/v3/glossaries/{key}": {
+                "get": {**_of_glossaries("A glossary"), **GLOSSARY_KEY},
+                "patch": {
+                    **_kept(
+                        "Change the name, or add entries", {"name": STRING, "dictionaries": DICTIONARIES}, n_required=0
+                    ),
+                    **GLOSSARY_KEY,
+                },
+                "delete": {**_of_glossaries("Delete a glossary", "204"), **GLOSSARY_KEY},
+            },
+            "/v3/glossaries/{key}/entries": {
+                "get": {**_of_glossaries("The entries of a dictionary, in TSV"), **DICTIONARY_KEY}
+            },
+            "/v3/glossaries/{key}/dictionaries": {
+                "put": {**_kept("Replace the entries of a dictionary", DICTIONARY), **GLOSSARY_KEY},
+                "delete": {**_of_glossaries("Delete a dictionary", "204"), **DICTIONARY_KEY},
+            },
             "/": {"get": _get("The page that translates")},
             "/openapi.json": {"get": _get("This description")},
             "/spec": {"get": _get("This description, titled as LibreTranslate's clients expect")},
@@ -161,20 +199,22 @@ def _get(summary: str) -> dict[str, object]:
     return {"summary": summary, "responses": {"200": {"description": "the answer"}}}
 
 
-def _created(summary: str) -> dict[str, object]:
-    properties = {name: STRING for name in ("name", "source_lang", "target_lang", "entries")}
-    schema = {
-        "type": "object",
-        "properties": {**properties, "entries_format": {"enum": ["tsv", "csv"]}},
-        "required": [*properties, "entries_format"],
+def _kept(
+    summary: str, properties: Mapping[str, object], status: str = "200", n_required: int | None = None
+) -> dict[str, object]:
+    schema = {"type": "object", "properties": properties, "required": [*properties][:n_required]}
+    refusals = {
+        "400": "a field is wrong",
+        "403": "the key is wrong",
+        "404": "the key has no such glossary",
+        "456": "the server has too many glossaries",
     }
-    refusals = {"400": "a field is wrong", "403": "the key is wrong", "456": "the server has too many glossaries"}
     return {
         "summary": summary,
         "requestBody": {"required": True, "content": {form: {"schema": schema} for form in FORMS}},
         "responses": {
-            "201": {"description": "the glossary"},
-            **{status: _response(text, "Message") for status, text in refusals.items()},
+            status: {"description": "the glossary, or the dictionary"},
+            **{number: _response(text, "Message") for number, text in refusals.items()},
         },
     }
 
