@@ -46,7 +46,7 @@ from transduce.training.progress import TrainingProgress, format_scores, print_l
 from transduce.training.run import Run
 from transduce.training.signals import StopSignal
 from transduce.training.state import TrainingState, now
-from transduce.training.task import Task, translation_loss
+from transduce.training.task import RelativeTask, Task, translation_loss
 from transduce.training.weights import set_weights, start_weights
 from transduce.translate import Translator, load
 
@@ -201,6 +201,8 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     model = task.build(config)
     if parent:
         set_weights(model, start_weights(parent.model, config.model), str(request.start_from))
+        if isinstance(task, RelativeTask):
+            task.reference = parent.model.requires_grad_(False).to(devices.device())
     freeze(model, config.train)
     del parent  # otherwise its weights would stay in memory
     if request.shard:

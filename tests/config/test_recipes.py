@@ -46,6 +46,8 @@ OTHER_RECIPES = (
     "linformer-small",
     "t5-small",
     "bert-classifier",
+    "gpt2-preferences",
+    "gpt2-reward",
 )
 
 # The changes of each row of Table 3 to the base model, as in the table (with d_k and d_v where they are derived).

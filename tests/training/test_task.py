@@ -15,7 +15,7 @@ from transduce.config.schema import Config, ModelConfig, SearchConfig
 from transduce.data.batches import collate
 from transduce.data.labels import TextAndLabels
 from transduce.data.tokenizer import Tokenizer
-from transduce.family.configs import BertClassifierConfig, BertConfig, GPT2Config, LladaConfig, T5Config
+from transduce.family.configs import BertClassifierConfig, BertConfig, GPT2Config, LladaConfig, RewardConfig, T5Config
 from transduce.model.build import build
 from transduce.train import TranslationTask
 from transduce.training.loss import label_smoothed_cross_entropy
@@ -77,6 +77,8 @@ MODELS: dict[str, Any] = {
     "diffusion": LladaConfig(vocab_size=270, **SIZES),
     "spans": T5Config(vocab_size=270, **SIZES),
     "classes": BertClassifierConfig(vocab_size=len(WORDS), **SIZES),
+    "preferences": GPT2Config(vocab_size=270, **SIZES),
+    "rewards": RewardConfig(vocab_size=270, **SIZES),
 }
 
 
@@ -87,6 +89,10 @@ def test_an_evaluation_that_does_not_fit_into_memory_is_halved(task: str) -> Non
     if task == "classes":
         tokenizer = TextAndLabels({"tokenizer.json": encoder_tokenizer().decode()}, ["x", "y"], len(WORDS))
         pairs = [(line, "xy"[i % 2]) for i, line in enumerate(lines)]
+    if task in ("preferences", "rewards"):
+        pairs = [(line, f"{line} b") for line in lines]
+    if task == "preferences":
+        of_task.reference = of_task.build(Config(model=MODELS[task])).eval()
     config = Config(model=MODELS[task], search=SearchConfig(max_extra_tokens=2))
     torch.manual_seed(1)
     model = of_task.build(config).eval()

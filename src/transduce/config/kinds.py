@@ -57,8 +57,10 @@ _CONFIG = "transduce.config.schema:ModelConfig"
 _FAMILY = "transduce.family"
 
 
-def _member(config_class: str, model_class: str, task: str = "language_model") -> Kind:
-    return Kind(f"{_FAMILY}.{config_class}", f"{_FAMILY}.{model_class}", (task,))
+def _member(config_class: str, model_class: str, *tasks: str) -> Kind:
+    """Return the kind of a member. tasks: none for a model that continues text."""
+    tasks = tasks or ("language_model", "preferences")
+    return Kind(f"{_FAMILY}.{config_class}", f"{_FAMILY}.{model_class}", tasks)
 
 
 KINDS = {
@@ -66,6 +68,7 @@ KINDS = {
     "recurrent": Kind(_CONFIG, "transduce.model.lstm:Recurrent"),
     "convolutional": Kind(_CONFIG, "transduce.model.convolutional:Convolutional"),
     "gpt2": _member("configs:GPT2Config", "gpt2:GPT2"),
+    "gpt2_reward": _member("configs:RewardConfig", "reward:RewardModel", "rewards"),
     "llama": _member("configs:LlamaConfig", "llama:Llama"),
     "t6": _member("attention_configs:T6Config", "tensor_product_attention:T6"),
     "performer": _member("attention_configs:PerformerConfig", "performer:PerformerGPT2"),
@@ -113,6 +116,18 @@ TASKS = {
         scores=("accuracy", "macro_f1"),
         sides=("sentences and labels", "SENTENCES LABELS"),
         start=f"{_FAMILY}.tasks.fine_tuning:start",
+    ),
+    "preferences": TaskEntry(
+        f"{_FAMILY}.tasks.preferences:PreferenceTask",
+        scores=("accuracy",),
+        sides=("chosen and rejected texts", "CHOSEN REJECTED"),
+        start=f"{_FAMILY}.tasks.preferences:start",
+    ),
+    "rewards": TaskEntry(
+        f"{_FAMILY}.tasks.preferences:RewardTask",
+        scores=("accuracy",),
+        sides=("chosen and rejected texts", "CHOSEN REJECTED"),
+        start=f"{_FAMILY}.tasks.preferences:start_reward",
     ),
 }
 

@@ -171,9 +171,17 @@ class TrainConfig:
     """Optimisation (§5.2 to §5.4), checkpoints, and the weights of the final model (§6.1)."""
 
     # what the model learns
-    task: Literal["translation", "parsing", "language_model", "masked_words", "spans", "diffusion", "classes"] = (
-        "translation"
-    )
+    task: Literal[
+        "translation",
+        "parsing",
+        "language_model",
+        "masked_words",
+        "spans",
+        "diffusion",
+        "classes",
+        "preferences",
+        "rewards",
+    ] = "translation"
     max_steps: int = 100_000  # optimizer steps (§5.2)
     warmup_steps: int = 4_000  # steps of linear growth of the learning rate (§5.3)
     lr_factor: float = 1.0  # multiplies the paper's learning rate (eq. 3)
@@ -182,6 +190,7 @@ class TrainConfig:
     adam_beta2: float = 0.98  # second-moment decay of Adam (§5.3)
     label_smoothing: float = 0.1  # epsilon_ls: probability of the true token that all others share equally (§5.4)
     rdrop: float = 0.0  # alpha of R-Drop: weight of the divergence of two passes with other dropout; 0: one pass
+    dpo_beta: float = 0.1  # beta of the task preferences: the larger, the nearer the model stays to the one of --from
     seed: int = 1  # for the initialisation, dropout, the order of the data and BPE-dropout
     # of the forward and backward pass; weights stay fp32; auto: bf16 on a GPU with instructions for it, otherwise fp32
     precision: Literal["auto", "fp32", "bf16"] = "auto"

@@ -112,7 +112,7 @@ RANGES: list[tuple[str, Callable[[float], bool], str]] = [
     ),
     ("at least 0, below 2^63", lambda x: 0 <= x < 1 << 63, "train.seed"),
     ("at least 0", lambda x: x >= 0, "train.decay_steps search.min_tokens search.no_repeat_ngram"),
-    ("a number above 0, below 2^63", lambda x: 0 < x < 1 << 63, "model.norm_eps train.lr_factor"),
+    ("a number above 0, below 2^63", lambda x: 0 < x < 1 << 63, "model.norm_eps train.lr_factor train.dpo_beta"),
     ("a number from 0 to 10", lambda x: 0 <= x <= 10, "search.alpha"),
     ("a number from 1 to 100", lambda x: 1 <= x <= 100, "search.repetition_penalty"),
     ("a number from 0 to 100", lambda x: 0 <= x <= 100, "train.rdrop"),
@@ -264,6 +264,11 @@ def _task_problems(config: Config) -> list[str]:
         lines.append(f"data.target_tokens='labels': expected 'subwords' or 'symbols' with train.task={task!r}")
     elif TASKS[task].is_of_one_text:
         lines += _one_text_problems(config.data, task)
+    if task in ("preferences", "rewards"):
+        values = {"label_smoothing": config.train.label_smoothing, "rdrop": config.train.rdrop}
+        lines += [
+            f"train.{name}={v}: expected 0 with train.task={task!r}; set it to 0" for name, v in values.items() if v
+        ]
     max_positions = config.model.max_positions
     max_tokens = config.data.max_tokens
     if task in ("masked_words", "diffusion") and max_positions == max_tokens:  # see _data_problems

@@ -54,6 +54,8 @@ _OF_TASK = {
     ),
     "spans": Chart("Accuracy", "validation, % of the tokens of the targets", ("valid_accuracy",), logarithmic=False),
     "classes": Chart("Accuracy", "validation, % of the sentences", ("valid_accuracy",), logarithmic=False),
+    "preferences": Chart("Accuracy", "validation, % of the pairs", ("valid_accuracy",), logarithmic=False),
+    "rewards": Chart("Accuracy", "validation, % of the pairs", ("valid_accuracy",), logarithmic=False),
     "language_model": Chart(
         "Bits per character",
         "validation, whatever the tokenizer; the end of a line counts as one",
@@ -112,8 +114,8 @@ def report(run: Path, now: float) -> str:
     best = best_step(config, history)
     state, progress = status(config, history, seconds_since_report(run, now))
     charts = [_CHARTS[0], _OF_TASK[config.train.task], *_CHARTS[1:]]
-    if config.train.task == "classes":
-        charts.remove(_PERPLEXITY)  # a label has none
+    if config.train.task in ("classes", "preferences", "rewards"):
+        charts.remove(_PERPLEXITY)  # a label and a pair have none
     curves = {key: thin(history.curves[key]) for chart in charts for key in chart.keys}
     facts = _card_facts(run / "model" / "README.md")
     settings = [_settings(name, getattr(config, name), section()) for name, section in sections(config).items()]

@@ -29,6 +29,31 @@ class GPT2Config:
 
 
 @dataclass(frozen=True)
+class RewardConfig:
+    """The sizes of a GPT-2 with a scalar head. A run takes them from the language model that it starts from."""
+
+    kind: Literal["gpt2_reward"] = "gpt2_reward"
+    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
+    d_model: int = 768  # width of every sub-layer's output
+    n_layers: int = 12
+    n_heads: int = 12
+    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
+    max_positions: int = 1_024  # rows of the table of positions: maximum number of tokens of a text
+    dropout: float = 0.1  # of the embedding, the attention weights and the residuals
+
+    __post_init__ = use_python_numbers
+
+    @property
+    def gpt2(self) -> GPT2Config:
+        """The sizes of the language model."""
+        return sizes_of(self, GPT2Config)
+
+    def problems(self) -> list[str]:
+        """Return a line for each combination of values with which the model cannot be built."""
+        return self.gpt2.problems()
+
+
+@dataclass(frozen=True)
 class LlamaConfig:
     """The sizes of a Llama. It has no dropout."""
 

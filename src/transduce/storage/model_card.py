@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from transduce import __version__
-from transduce.config.kinds import TASKS
 from transduce.config.schema import Config, ModelConfig, architecture, kind_in_words
 from transduce.console import in_markdown, printable
 
@@ -50,18 +49,18 @@ USES = {
     "diffusion": ("A diffusion model of text", "transduce fill THIS_FOLDER < in.txt > out.txt"),
     "spans": ("A text-to-text model", 'transduce.family.load("THIS_FOLDER").generate("A man <extra_id_0> a guitar.")'),
     "language_model": ("A language model", "transduce continue THIS_FOLDER < in.txt > out.txt"),
+    "preferences": ("A language model", "transduce continue THIS_FOLDER < in.txt > out.txt"),
+    "rewards": ("A reward model", 'transduce.family.tasks.preferences.rewards("THIS_FOLDER", ["a text", "another"])'),
 }
 
 
 def _sharing(config: Config) -> str:
-    """Return in words how the two sides divide the vocabulary; an empty text if there is one text."""
-    if TASKS[config.train.task].is_of_one_text:
-        return ""
+    """Return in words how source and target divide the vocabulary; an empty text if there are none."""
     if config.data.target_tokens == "symbols":
         return f", of which {config.model.tgt_vocab_size:,} are symbols of the target"
     if config.data.target_tokens == "labels":
         return f"; {config.model.tgt_vocab_size:,} labels"
-    return ", shared by both languages"
+    return ", shared by both languages" if config.train.task == "translation" else ""
 
 
 def recipe_in_words(recipe: str | Config, settings: Sequence[str], start_from: Path | None) -> str:

@@ -220,7 +220,7 @@ class TrainRequest:
             problems.append(f"--out={self.out}: expected a new folder, not a run; add --resume, or give another folder")
         if self.start_from is None and TASKS[self.config.train.task].start is not None:
             task = self.config.train.task
-            problems.append(f"train.task={task!r}: expected --from, a pre-trained model; use transduce finetune FOLDER")
+            problems.append(f"train.task={task!r}: expected --from, a pre-trained model; add --from FOLDER")
         if self.start_from is not None and not self.start_from.is_dir():
             problems.append(f"--from={self.start_from}: expected a model folder such as RUN/model; check the path")
         return [*problems, *_foreign_file_problems(self.out)]

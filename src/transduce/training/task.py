@@ -70,6 +70,15 @@ class Task(Protocol):
         ...
 
 
+class RelativeTask:
+    """What a task also has whose loss compares the model with the model that the run starts from, `reference`.
+
+    The reference is frozen and in evaluation mode, on the device of the model.
+    """
+
+    reference: Any
+
+
 # model, batch -> the states (N,D) at the real target tokens, and these tokens (N,)
 Outputs = Callable[[Any, Batch], tuple[Tensor, Tensor]]
 

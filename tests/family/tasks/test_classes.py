@@ -300,7 +300,7 @@ def test_wrong_texts_are_refused(cli: Callable[..., CommandResult], tmp_path: Pa
 
 def test_settings_and_uses_that_do_not_fit_are_refused(run: Path, cli: Callable[..., CommandResult]) -> None:
     texts = {"train": [Corpus(Path("s"), Path("l"))], "valid": (Path("s"), Path("l")), "out": run}
-    expected = "train.task='classes': expected --from, a pre-trained model; use transduce finetune FOLDER"
+    expected = "train.task='classes': expected --from, a pre-trained model; add --from FOLDER"
     assert expected in TrainRequest("bert-classifier", **texts).problems()
     settings = ["model.n_segments=3", "data.vocab_size=900"]
     lines = TrainRequest("bert-classifier", **texts, settings=settings, start_from=run).problems()

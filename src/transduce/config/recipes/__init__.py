@@ -40,6 +40,8 @@ OWN: dict[str, Recipe] = {
     "linformer-small": family.linformer_small,
     "t5-small": family.t5_small,
     "bert-classifier": family.bert_classifier,
+    "gpt2-preferences": family.gpt2_preferences,
+    "gpt2-reward": family.gpt2_reward,
 }
 PAPER: dict[str, Recipe] = {
     "vaswani2017-base": vaswani2017.base,

@@ -272,3 +272,53 @@ def bert_classifier() -> Config:
             patience=10,
         ),
     )
+
+
+def gpt2_preferences() -> Config:
+    """Pairs of texts, 500 or more, of which one was chosen: direct preference optimisation of a language model.
+
+    It starts from the model of --from, which sets the sizes and the tokenizer: those below have no effect. A pair is
+    two lines that begin with the same prompt, which may be empty. There is no dropout. A larger train.dpo_beta keeps
+    the model nearer to its start.
+
+    Size: 5.3 M parameters.
+
+    Time: not measured with this size; 1 minute on one core for 2,000 pairs and a model of 1 M parameters.
+
+        transduce train --recipe gpt2-preferences --from run/model --train a.txt b.txt --valid c.txt d.txt --out tuned
+    """
+    return Config(
+        model=config_class("gpt2")(d_model=256, n_layers=4, n_heads=4, max_positions=256, dropout=0.0),
+        data=DataConfig(vocab_size=8_000, batch_tokens=1_000),
+        train=TrainConfig(
+            task="preferences",
+            max_steps=300,
+            warmup_steps=50,
+            lr_factor=0.01,
+            label_smoothing=0.0,
+            log_every_steps=25,
+            evaluate_every_steps=50,
+            checkpoint_every_steps=100,
+            use="best",
+        ),
+    )
+
+
+def gpt2_reward() -> Config:
+    """Pairs of texts, 500 or more, of which one was chosen: a reward model, from a GPT-2.
+
+    It starts from the model of --from, as gpt2-preferences does, with a new head. Training stops early when the
+    accuracy has not improved in 5 evaluations, and keeps the best weights.
+
+    Size: 5.3 M parameters.
+
+    Time: not measured with this size; 1 minute on one core for 2,000 pairs and a model of 1 M parameters.
+
+        transduce train --recipe gpt2-reward --from run/model --train a.txt b.txt --valid c.txt d.txt --out reward
+    """
+    start = gpt2_preferences()
+    return replace(
+        start,
+        model=config_class("gpt2_reward")(d_model=256, n_layers=4, n_heads=4, max_positions=256, dropout=0.1),
+        train=replace(start.train, task="rewards", lr_factor=0.015, best_by="accuracy", patience=5),
+    )
