@@ -17,7 +17,7 @@ from transduce.cli.main import app
 COMMANDS = """
 demo download check clean linearize train finetune report evaluate translate parse serve score attend heads prune
 average shortlist calibrate configure add-tags backtranslate distil diversify export import continue fill embed classify
-recipes study
+transcribe recipes study
 """.split()
 STUDIES = [
     "study table1",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.documents import code_blocks
 from support.toy_task import ROOT, CommandResult, Toy, toy_lines, write_lines
+from support.whisper_folder import noise, write_whisper
 
 from transduce import Config, DataConfig, ModelConfig, TrainConfig
 from transduce.config import recipes
@@ -127,6 +128,17 @@ def test_commands_on_any_text_run(toy: Toy, folder: Path, cli: Callable[..., Com
     for command in bash_commands("docs/any-text.md"):
         run_command(command, cli)
     assert b'"confidence":0.' in (folder / "output.jsonl").read_bytes() and (folder / "confidence.html").exists()
+
+
+def test_commands_on_sounds_run(folder: Path, cli: Callable[..., CommandResult]) -> None:
+    soundfile = pytest.importorskip("soundfile", reason="needs transduce[sound]")
+    write_whisper(folder / "whisper-tiny")
+    for name in "talk.wav", "other.flac":
+        soundfile.write(name, noise(1.0).numpy(), 16_000)
+    for command in bash_commands("docs/family-whisper.md"):
+        run_command(command, cli)
+    assert len(Path("text").read_bytes().splitlines()) == 2
+    assert Path("talk.srt").read_text("utf-8").startswith("1\n00:00:00,")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -47,6 +47,7 @@ from transduce.cli.serve import serve
 from transduce.cli.shortlist import shortlist
 from transduce.cli.study import app as study
 from transduce.cli.train import train
+from transduce.cli.transcribe import transcribe
 from transduce.cli.translate import translate
 from transduce.console import best_effort_stderr, drop_unwritten, open_missing_streams, printable, repeat_lost_interrupt
 from transduce.errors import UserError
@@ -83,6 +84,7 @@ COMMANDS = (
     fill,
     embed,
     classify,
+    transcribe,
     recipes,
 )
 

@@ -7,6 +7,7 @@ Letters: N rows, V vocabulary.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from transduce.config.schema import SearchConfig
 from transduce.decoding.decoder import Decoder, State, send
 
+Change = Callable[[Tensor, Sequence[tuple[int, ...]]], Tensor]  # see `with_change`
 BARRED = -1e4  # log-probability of a token that a constraint may still need; -inf would leave it none
 
 
@@ -32,8 +34,24 @@ def watch(
     prompts: tokens of each row before its output, which count as its own. logits: returns the logits (N, V) of scores;
     they are then lowered before the softmax.
     """
+    return with_change(decoder, state, n_rows, partial(_lowered, settings=settings), prompts, logits)
+
+
+def with_change(
+    decoder: Decoder[Any],
+    state: Any,
+    n_rows: int,
+    change: Change,
+    prompts: Sequence[Sequence[int]] | None = None,
+    logits: Callable[[Any], Tensor] | None = None,
+) -> tuple[Decoder[Any], Any]:
+    """Return the decoder and its first state as ones whose log-probabilities `change` changes.
+
+    change: takes log-probabilities (N, V), or with `logits` these, and the tokens of each row so far. prompts, logits:
+    as for `watch`.
+    """
     tokens = [()] * n_rows if prompts is None else [(*prompt,) for prompt in prompts]
-    return _watched(decoder, settings, logits), _State(state, tokens, [()] * n_rows)
+    return _watched(decoder, change, logits), _State(state, tokens, [()] * n_rows)
 
 
 @dataclass(frozen=True)
@@ -49,9 +67,7 @@ class _State(Generic[State]):
         return _State(self.state.select(rows, sentences), *of_rows)
 
 
-def _watched(
-    decoder: Decoder[Any], settings: SearchConfig, logits: Callable[[Any], Tensor] | None
-) -> Decoder[_State[Any]]:
+def _watched(decoder: Decoder[Any], change: Change, logits: Callable[[Any], Tensor] | None) -> Decoder[_State[Any]]:
     """Return a decoder that knows the tokens of each row. Its scores are log-probabilities (N, V)."""
 
     def step(last_ids: Tensor, state: _State[Any]) -> tuple[Tensor, _State[Any]]:
@@ -59,10 +75,10 @@ def _watched(
         scores, after = decoder.step(last_ids, state.state)
         tokens = [(*prompt, *output[1:]) for prompt, output in zip(state.prompts, outputs, strict=True)]
         if logits is None:
-            lowered = _lowered(decoder.log_probs(scores), tokens, settings)
+            changed = change(decoder.log_probs(scores), tokens)
         else:
-            lowered = _lowered(logits(scores), tokens, settings).log_softmax(dim=-1)
-        return lowered, _State(after, state.prompts, outputs)
+            changed = change(logits(scores), tokens).log_softmax(dim=-1)
+        return changed, _State(after, state.prompts, outputs)
 
     def join(state: _State[Any], new: _State[Any]) -> _State[Any]:
         assert decoder.join is not None

@@ -78,6 +78,7 @@ def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -
     | T5                         | `text_to_text.TextToText`          | generate, generate_texts  |
     | ViT, DeiT, and others      | `image_classifier.ImageClassifier` | classify, embed           |
     | CLIP                       | `zero_shot.ZeroShotClassifier`     | classify, embed           |
+    | Whisper                    | `transcriber.Transcriber`          | transcribe                |
 
     Each class has its own `load`, whose type is known. precision: precision of continuations, see `LanguageModel`;
     other members have only fp32. device: of the model, as for `transduce.load`. Raises UserError for a folder that is
@@ -94,15 +95,17 @@ def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -
     from transduce.family.inference.text_encoder import TextEncoder
     from transduce.family.inference.text_filler import TextFiller
     from transduce.family.inference.text_to_text import TextToText
+    from transduce.family.inference.transcriber import Transcriber
     from transduce.family.inference.zero_shot import ZeroShotClassifier
     from transduce.family.llada import Llada
+    from transduce.family.sound.whisper import Whisper
     from transduce.family.t5 import T5
     from transduce.model import devices
 
     path = as_path("folder", folder)
     with devices.on_device(device):
         member = open_member(path)
-        if precision != "fp32" and isinstance(member.model, Bert | Llada | T5 | ImageModel | Clip):
+        if precision != "fp32" and isinstance(member.model, Bert | Llada | T5 | ImageModel | Clip | Whisper):
             expected = f"expected 'fp32' for {path}, which continues no text; leave it out"
             raise UserError(f"precision={precision!r}: {expected}")
         match member.model:
@@ -116,5 +119,7 @@ def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -
                 return ImageClassifier(member, path)
             case Clip():
                 return ZeroShotClassifier(member, path)
+            case Whisper():
+                return Transcriber(member, path)
             case _:
                 return LanguageModel(member, path, precision=precision)

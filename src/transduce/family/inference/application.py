@@ -21,6 +21,7 @@ USES = {
     **dict.fromkeys(("openai-gpt", *kinds_of("language_model")), "`transduce continue`"),
     "llada": "`transduce fill`",
     "bert": "`transduce fill`, `embed` or `classify`",
+    "whisper": "`transduce transcribe`",
     **dict.fromkeys(ENCODERS_ONLY_HERE, "`transduce fill` or `embed`"),
 }
 

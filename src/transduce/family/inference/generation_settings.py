@@ -8,7 +8,7 @@ A draw or a beam size of the caller replaces the settings of the folder. max_len
 number of new tokens, which every call has, replaces it, as in transformers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,10 +86,11 @@ class GenerationSettings:
         return replace(greedy, max_extra_tokens=max_tokens, min_tokens=min(self.min_tokens, max_tokens), **repetition)
 
 
-def generation_settings(member: Member, folder: Path | str) -> GenerationSettings:
+def generation_settings(member: Member, folder: Path | str, supported: Collection[str] = ()) -> GenerationSettings:
     """Return the settings of a folder. Raises UserError for one that would change an output and is not supported.
 
-    A folder without the file has its settings in config.json, as older ones do.
+    A folder without the file has its settings in config.json, as older ones do. supported: keys of `UNSUPPORTED` that
+    the caller obeys.
     """
     where = f"{folder}/{FILE if FILE in member.files else 'config.json'}"
     try:
@@ -99,7 +100,7 @@ def generation_settings(member: Member, folder: Path | str) -> GenerationSetting
         values = msgspec.convert({key: stored.get(key) for key in _Values.__struct_fields__}, _Values)
     except (ValueError, RecursionError) as problem:
         raise UserError(f"{where}: expected the settings of a generation ({problem}); use another copy") from None
-    _check(stored, UNSUPPORTED, where)
+    _check(stored, {key: UNSUPPORTED[key] for key in UNSUPPORTED if key not in supported}, where)
     try:
         return _settings(stored, values, where)
     except UserError as problem:

@@ -1,0 +1,105 @@
+"""`transduce transcribe`: the text of sound files, by a Whisper."""
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from transduce.cli.options import Integer, Output, with_device
+from transduce.console import printable
+from transduce.errors import UserError
+
+if TYPE_CHECKING:
+    from transduce.family.sound.segments import Transcript
+
+Folder = Annotated[Path, Parameter(help="Folder of a Whisper in Hugging Face's form with tokenizer.json.")]
+Sounds = Annotated[
+    Path,
+    Parameter(
+        required=True,
+        allow_leading_hyphen=True,  # of "-"
+        help="Sound files, such as wav, flac, ogg or mp3; - is standard input.",
+    ),
+]
+Form = Literal["text", "srt", "json"]
+STDIN = Path("-")
+
+
+@with_device
+def transcribe(
+    folder: Folder,
+    *sounds: Sounds,
+    output: Output = None,
+    language: Annotated[
+        str | None,
+        Parameter(help="Code of the language that is spoken, such as de.", show_default="the most likely one"),
+    ] = None,
+    task: Annotated[
+        Literal["transcribe", "translate"] | None,
+        Parameter(help="translate: write English, whatever is spoken.", show_default="the folder's, or transcribe"),
+    ] = None,
+    beam_size: Annotated[
+        int | None,
+        Integer,
+        Parameter(
+            help="Hypotheses that the beam search keeps, at most 500. 1 is greedy search.",
+            show_default="the folder's, or 1",
+        ),
+    ] = None,
+    format: Annotated[
+        Form,
+        Parameter(
+            help="text: a line for each file. srt: subtitles of one file. json: an object for each file, with its "
+            "segments."
+        ),
+    ] = "text",
+) -> None:
+    """Write down what is said in sound files, in their order, each as soon as it is ready.
+
+    A sound of any length, rate and number of channels is heard in windows of 30 seconds. A window whose text is cut at
+    the maximum number of tokens is named on standard error. Needs transduce[sound].
+
+    Examples
+    --------
+    transduce transcribe whisper-tiny talk.wav --language en
+    transduce transcribe whisper-tiny film.flac --format srt --output film.srt
+    transduce transcribe whisper-tiny rede.wav --language de --task translate
+    transduce transcribe whisper-tiny *.wav --format json > transcripts.jsonl
+    """
+    from transduce.cli.output import check_output, output_file
+
+    if format == "srt" and len(sounds) > 1:
+        raise UserError(f"--format=srt: expected one sound file, not {len(sounds)}; transcribe one after the other")
+    for sound in sounds:
+        if sound != STDIN and sound.name.startswith("-") and not sound.exists():
+            raise UserError(f"{sound}: expected a known option or a sound file; see `transduce transcribe --help`")
+        check_output(output, 0 if sound == STDIN else sound)
+
+    from transduce.family.inference.transcriber import Transcriber
+    from transduce.model.cpu_backend import keep_freed_memory
+
+    keep_freed_memory()
+    model = Transcriber.load(folder)
+    times = True if format == "srt" or format == "json" and model.tokens.no_times is not None else None
+    with output_file(output) if output is not None else nullcontext(sys.stdout.buffer) as file:
+        for sound in sounds:
+            transcript = model.transcribe(sound, language=language, task=task, times=times, beam_size=beam_size)
+            name = "standard input" if sound == STDIN else printable(sound)
+            for start, end in transcript.cut:
+                where = f"{name}: from {start:g} to {end:g} s"
+                print(f"transduce: {where}: cut at the maximum number of tokens; text may be missing", file=sys.stderr)
+            file.write(_in_form(transcript, str(sound), format))
+            file.flush()
+
+
+def _in_form(transcript: "Transcript", name: str, form: Form) -> bytes:
+    """Return a transcript as bytes of the output."""
+    import msgspec
+
+    from transduce.family.sound.segments import srt
+
+    if form == "json":
+        return msgspec.json.encode({"file": name, **vars(transcript)}) + b"\n"
+    return srt(transcript.segments).encode() if form == "srt" else " ".join(transcript.text.split()).encode() + b"\n"

@@ -1,0 +1,198 @@
+"""Whisper as a user has it: sound in, text out, with languages and times."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from transduce.config.schema import SearchConfig
+from transduce.decoding.decoder import Decoder
+from transduce.decoding.hypothesis import Hypothesis, Request
+from transduce.decoding.options import DecodingOptions
+from transduce.decoding.repetition import watch, with_change
+from transduce.errors import NotFiniteError, UserError
+from transduce.family.hugging_face.folder import Member
+from transduce.family.inference.application import Application
+from transduce.family.inference.continuation import GREEDY
+from transduce.family.inference.generation_settings import GenerationSettings, generation_settings
+from transduce.family.inference.hugging_face_beam import hugging_face_beam
+from transduce.family.inference.whisper_tokens import Rules, SpecialTokens, rules_of, settings_of, special_tokens
+from transduce.family.sound.log_mel import RATE, STEP, log_mel
+from transduce.family.sound.segments import SECONDS, Segment, Transcript, parts_of
+from transduce.family.sound.sound_file import read_sound
+from transduce.family.sound.whisper import Whisper
+from transduce.model.cpu_backend import faster_products
+from transduce.model.transformer import Cache
+
+
+@dataclass(frozen=True)
+class _Job:
+    """How the windows of a sound are searched. prompt: the ids before each output."""
+
+    settings: SearchConfig
+    prompt: list[int]
+    rules: Rules
+
+
+class Transcriber(Application):
+    """A Whisper with the tokenizer of its folder. Raises UserError for another member."""
+
+    def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
+        super().__init__(member, folder)
+        if not isinstance(member.model, Whisper):
+            raise self.another("a model of sound, Whisper")
+        self.model = member.model
+        self.decoder = Decoder(self._step, member.model.output.weight.device, self._log_probs)
+
+    @cached_property
+    def tokens(self) -> SpecialTokens:
+        """The special tokens of the folder. Raises UserError if one is missing."""
+        return special_tokens(self.tokenizer, self.member, self.folder)
+
+    @cached_property
+    def generation_settings(self) -> GenerationSettings:
+        """The settings of the folder. Raises UserError for some that are not supported."""
+        return generation_settings(self.member, self.folder, ("suppress_tokens", "begin_suppress_tokens"))
+
+    @torch.inference_mode()
+    def transcribe(
+        self,
+        sound: str | Path | np.ndarray | Tensor,
+        *,
+        language: str | None = None,
+        task: str | None = None,
+        times: bool | None = None,
+        beam_size: int | None = None,
+    ) -> Transcript:
+        """Return what is said in a sound: a file, or samples (N,) at 16 kHz, numbers from -1 to 1.
+
+        language: code of the language that is spoken, such as "de"; None: the folder's, or else the most likely one.
+        task: "transcribe", or "translate" into English; None: the folder's, or else "transcribe". times: let the output
+        have times, which make segments; None: where the sound is longer than one window, of 30 s in public models.
+        beam_size: hypotheses of the beam search; None: the folder's, or else 1, greedy search.
+        A longer sound is heard in windows, each from the last time of the window before. Raises UserError for a sound
+        that cannot be read, and for options that the model does not have.
+        """
+        self.tokens.check(language, task)
+        settings = self._settings(beam_size)
+        samples = torch.as_tensor(read_sound(sound) if isinstance(sound, str | Path) else sound)
+        features, n_frames = self._features(samples)
+        times = self._has_times(n_frames, times)
+        rules = rules_of(self.tokens, self.member, self.folder, with_times=times)
+        with faster_products(self.model.output.weight.device):
+            memory = self._memory(features, 0)
+            language = language or self.tokens.language or self._most_likely_language(memory)
+            job = _Job(settings, self.tokens.prompt(language, task, with_times=times), rules)
+            segments, cut, start = list[Segment](), list[tuple[float, float]](), 0
+            while start < n_frames:
+                output = self._output(self._memory(features, start) if start else memory, job)
+                n = min(self.window, n_frames - start)
+                parts, n_done = parts_of(output.ids, self.tokens.first_time, n)
+                offset = start * STEP / RATE
+                segments += [
+                    Segment(offset + p.start * SECONDS, offset + p.end * SECONDS, self._text(p.ids)) for p in parts
+                ]
+                cut += [] if output.finished else [(offset, offset + n * STEP / RATE)]
+                start += n_done
+        text = "".join(segment.text for segment in segments)
+        return Transcript(text.strip(), language, len(samples) / RATE, tuple(segments), tuple(cut))
+
+    def _settings(self, beam_size: int | None) -> SearchConfig:
+        if self.generation_settings.sampling is not None:
+            expected = "expected a search, not a draw (do_sample); set it to false in a copy of the folder"
+            raise UserError(f"{self.folder}/generation_config.json: {expected}")
+        penalty: Any = {"length_penalty": "power", "alpha": 1.0} if (beam_size or 1) > 1 else {}
+        options = self.generation_settings.options(DecodingOptions(beam_size=beam_size, **penalty))
+        most = settings_of(self.member, self.folder).get("max_new_tokens") or self.model.config.max_positions
+        return options.resolve(self.generation_settings.defaults(GREEDY, most))
+
+    # ---- sound -------------------------------------------------------------------------------------------------------
+
+    @property
+    def window(self) -> int:
+        """The number of frames that the model hears at a time."""
+        return 2 * self.model.config.max_frames
+
+    def _features(self, samples: Tensor) -> tuple[Tensor, int]:
+        """Return the features (M,F) of a sound (N,), and the number of its frames. Silence fills a short one up."""
+        if samples.dim() != 1 or not samples.is_floating_point() or not len(samples):
+            expected = "expected floating-point numbers of the shape (samples,), at 16,000 samples a second"
+            raise UserError(f"sound: {expected}, not {samples.dtype} of {(*samples.shape,)}; convert it")
+        if not samples.isfinite().all():
+            raise UserError("sound: expected finite numbers; check its conversion")
+        samples = samples.float().to(self.model.output.weight.device)
+        missing = max(0, self.window * STEP - len(samples))
+        features = log_mel(F.pad(samples, (0, missing)), self.model.config.n_mels)
+        return features, max(1, len(samples) // STEP)
+
+    def _has_times(self, n_frames: int, times: bool | None) -> bool:
+        is_long, knows_times = n_frames > self.window, self.tokens.no_times is not None
+        if not knows_times and (times or is_long):
+            longest = self.window * STEP / RATE
+            remedy = f"cut the sound into pieces of at most {longest:g} s, without times"
+            raise UserError(f"{self.folder}: expected a model that knows times, <|notimestamps|>; {remedy}")
+        if is_long and times is False:
+            raise UserError("times=False: must not be set for a sound longer than one window; leave it out")
+        return is_long if times is None else times
+
+    def _memory(self, features: Tensor, start: int) -> Tensor:
+        """Return the memory (1,S,D) of the window that begins at frame `start`. Zeros fill the last one up."""
+        part = features[:, start : start + self.window]
+        part = F.pad(part, (0, self.window - part.size(1)))
+        return self.model.encode(part[None], self._mask)
+
+    @property
+    def _mask(self) -> Tensor:
+        return torch.ones(1, self.model.config.max_frames, dtype=torch.bool, device=self.decoder.device)
+
+    # ---- search ------------------------------------------------------------------------------------------------------
+
+    def _most_likely_language(self, memory: Tensor) -> str | None:
+        """Return the language that the model gives the highest probability; None if it has one language."""
+        if not self.tokens.languages:
+            return None
+        scores, _ = self._after([self.tokens.start], self.model.start(memory, self._mask))
+        ids = torch.tensor([*self.tokens.languages.values()], device=scores.device)
+        return [*self.tokens.languages][int(self._log_probs(scores)[0, ids].argmax())]
+
+    def _output(self, memory: Tensor, job: _Job) -> Hypothesis:
+        """Return the output for a window."""
+        *before, last = job.prompt
+        settings, prompt = job.settings, [job.prompt]
+        longest = min(settings.max_extra_tokens, self.model.config.max_positions - len(job.prompt))
+        request = Request(search=settings, max_lengths=[longest], bos=last, eos=self.tokens.end)
+        state: Any = self.model.start(memory, self._mask)
+        if before:
+            _, state = self._after(before, state)
+        decoder: Decoder[Any] = self.decoder
+        if request.avoids_repetition:
+            logits = self.model.logits if settings.beam_size == 1 else None
+            decoder, state = watch(decoder, state, 1, settings, prompt, logits)
+        decoder, state = with_change(decoder, state, 1, job.rules)
+        try:
+            ((best, *_),) = hugging_face_beam(decoder, request).search(state, request, n_best=1)
+        except FloatingPointError as problem:
+            expected = f"expected outputs that are finite numbers: {problem}; use another copy"
+            raise NotFiniteError(f"{self.folder}: {expected}") from None
+        return best
+
+    def _after(self, ids: list[int], state: Cache) -> tuple[Tensor, Cache]:
+        """Return the decoder's output (1,D) after some ids, and the state with them."""
+        states, state = self.model.decode_after(torch.tensor([ids], device=self.decoder.device), state)
+        return states[:, -1], state
+
+    def _step(self, ids: Tensor, state: Cache) -> tuple[Tensor, Cache]:
+        states, state = self.model.decode_after(ids[:, None], state)
+        return states[:, -1], state
+
+    def _log_probs(self, states: Tensor) -> Tensor:
+        return self.model.logits(states).log_softmax(dim=-1)
+
+    def _text(self, ids: Any) -> str:
+        """Return the text of a segment, without its times and other special tokens."""
+        return self._decode([token for token in ids if token < self.tokens.first_time])

@@ -1,0 +1,167 @@
+"""`transduce transcribe` as a Unix filter, with sound files of many kinds."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.command_line import assert_mistake
+from support.toy_task import CommandResult
+from support.whisper_folder import RATE, noise, write_whisper
+
+from transduce.family.inference.transcriber import Transcriber
+from transduce.family.sound.sound_file import read_sound
+
+soundfile = pytest.importorskip("soundfile", reason="needs transduce[sound]")
+Cli = Callable[..., CommandResult]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whisper") / "model"
+    write_whisper(folder)
+    return folder
+
+
+@pytest.fixture
+def sounds(tmp_path: Path) -> list[Path]:
+    """Return three sounds of 0.5, 1.5 and 1 s."""
+    paths = [tmp_path / name for name in ("a.wav", "b.flac", "c.ogg")]
+    for path, seconds in zip(paths, (0.5, 1.5, 1.0), strict=True):
+        soundfile.write(path, noise(seconds, 7).numpy(), RATE)
+    return paths
+
+
+def test_a_line_of_output_is_the_text_of_a_file(folder: Path, sounds: list[Path], cli: Cli) -> None:
+    model = Transcriber.load(folder)
+    transcripts = [model.transcribe(sound, language="de", task="translate", beam_size=2) for sound in sounds]
+    result = cli("transcribe", folder, *sounds, "--language", "de", "--task", "translate", "--beam-size", 2)
+    assert result.code == 0, result.err
+    expected = [" ".join(transcript.text.split()) for transcript in transcripts]
+    assert result.out.decode() == "".join(f"{line}\n" for line in expected)
+    cut = [
+        f"{path}: from {start:g} to {end:g} s: cut"
+        for path, t in zip(sounds, transcripts, strict=True)
+        for start, end in t.cut
+    ]
+    lines = result.err.splitlines()
+    assert cut and len(lines) == len(cut) and all(part in line for part, line in zip(cut, lines, strict=True))
+
+
+def test_json_has_segments(folder: Path, sounds: list[Path], cli: Cli) -> None:
+    result = cli("transcribe", folder, *sounds[:2], "--format", "json")
+    records = [json.loads(line) for line in result.out.splitlines()]
+    model = Transcriber.load(folder)
+    for record, sound in zip(records, sounds, strict=False):
+        transcript = model.transcribe(sound, times=True)
+        assert record["file"] == str(sound) and record["language"] == transcript.language in ("en", "de", "yue")
+        assert [s["text"] for s in record["segments"]] == [segment.text for segment in transcript.segments]
+    assert records[1]["duration"] == 1.5
+
+
+def test_subtitles_are_numbered_and_in_order(folder: Path, sounds: list[Path], cli: Cli, tmp_path: Path) -> None:
+    target = tmp_path / "b.srt"
+    result = cli("transcribe", folder, sounds[1], "--format", "srt", "--language", "en", "--output", target)
+    assert (result.code, result.out) == (0, b"")
+    cues = [cue.split("\n", 2) for cue in target.read_text("utf-8").rstrip("\n").split("\n\n")]
+    assert [number for number, *_ in cues] == [str(i + 1) for i in range(len(cues))] and len(cues) > 2
+    starts = [times.split(" --> ")[0] for _, times, _ in cues]
+    assert starts == sorted(starts) and starts[0].startswith("00:00:00,")
+    two = cli("transcribe", folder, *sounds[:2], "--format", "srt")
+    assert_mistake(two, "--format=srt: expected one sound file, not 2; transcribe one after the other")
+
+
+def test_standard_input_is_a_sound(folder: Path, sounds: list[Path]) -> None:
+    command = [sys.executable, "-m", "transduce", "transcribe", str(folder), "-", str(sounds[0]), "--language", "en"]
+    result = subprocess.run(command, input=sounds[0].read_bytes(), capture_output=True, check=True)
+    first, second = result.stdout.splitlines()
+    assert first == second and b"standard input: from 0" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "expected a sound ("),
+        (b"RIFF", "expected a sound ("),
+        (b"no sound at all\n" * 100, "expected a sound ("),
+        (None, "expected a sound file, but it is missing; check the path"),
+    ],
+)
+def test_what_is_no_sound_is_named(
+    folder: Path, tmp_path: Path, cli: Cli, content: bytes | None, expected: str
+) -> None:
+    path = tmp_path / "broken.wav"
+    if content is not None:
+        path.write_bytes(content)
+    assert_mistake(cli("transcribe", folder, path), f"{path}: {expected}")
+
+
+def test_a_folder_and_a_sound_without_samples_are_named(folder: Path, tmp_path: Path, cli: Cli) -> None:
+    assert_mistake(cli("transcribe", folder, tmp_path), f"{tmp_path}: expected a sound file, but it is no file")
+    path = tmp_path / "empty.wav"
+    soundfile.write(path, np.zeros(0), RATE)
+    assert_mistake(cli("transcribe", folder, path), f"{path}: expected a sound, but it has no samples")
+
+
+def test_a_damaged_file_ends_the_command_after_the_lines_before_it(folder: Path, sounds: list[Path], cli: Cli) -> None:
+    content = sounds[1].read_bytes()
+    sounds[1].write_bytes(content[: len(content) // 2])
+    result = cli("transcribe", folder, *sounds, "--language", "en")
+    assert result.code == 2 and len(result.out.splitlines()) == 1
+    assert f"{sounds[1]}: expected " in result.err and "Traceback" not in result.err
+
+
+def test_another_member_and_wrong_options_are_named(folder: Path, sounds: list[Path], cli: Cli) -> None:
+    assert_mistake(
+        cli("transcribe", folder, sounds[0], "--language", "xx"), "--language='xx': expected one of en, de, yue"
+    )
+    assert_mistake(cli("transcribe", folder, sounds[0], "--beam-size", 0), "--beam-size=0: expected")
+    assert_mistake(
+        cli("transcribe", folder, sounds[0], "--lang", "de"), "--lang: expected a known option or a sound file"
+    )
+    assert_mistake(cli("transcribe", folder), "SOUNDS: expected a value")
+    assert_mistake(cli("transcribe", folder, sounds[0], "--output", sounds[0]), "expected another file than the input")
+
+
+def write(samples: np.ndarray, rate: int, **options: Any) -> io.BytesIO:
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate, format=options.pop("format", "WAV"), **options)
+    return file
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 44_100, 48_000])
+@pytest.mark.parametrize("n_channels", [1, 2, 6])
+def test_rates_and_channels_become_one_channel_at_16_khz(tmp_path: Path, rate: int, n_channels: int) -> None:
+    """A tone stays this tone, of the same loudness and length, whatever the blocks in which it is read."""
+    n = 2 * rate + 7
+    tone = 0.5 * np.sin(2 * np.pi * 440 * np.arange(n) / rate)
+    path = tmp_path / "tone.wav"
+    path.write_bytes(write(np.stack([tone] * n_channels, axis=1), rate, subtype="FLOAT").getvalue())
+    samples = read_sound(path)
+    assert samples.dtype == np.float32 and abs(len(samples) - n * RATE / rate) <= 1
+    expected = 0.5 * np.sin(2 * np.pi * 440 * np.arange(len(samples)) / RATE)
+    assert np.abs(samples - expected)[500:-500].max() < 1e-3
+
+
+def test_blocks_do_not_change_a_sound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "noise.wav"
+    soundfile.write(path, noise(1.0).numpy(), 44_100)
+    whole = read_sound(path)
+    monkeypatch.setattr("transduce.family.sound.sound_file.BLOCK", 1_000)
+    assert np.abs(read_sound(path) - whole).max() < 1e-6
+
+
+def test_samples_that_are_no_numbers_are_named(tmp_path: Path, folder: Path, cli: Cli) -> None:
+    path = tmp_path / "nan.wav"
+    path.write_bytes(write(np.array([0.0, np.nan]), RATE, subtype="FLOAT").getvalue())
+    assert_mistake(cli("transcribe", folder, path), f"{path}: expected samples that are finite numbers")
+
+
+def test_without_the_packages_there_is_a_remedy(folder: Path, sounds: list[Path], cli: Cli, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "soxr", None)
+    assert_mistake(cli("transcribe", folder, sounds[0]), "pip install 'transduce[sound]'")
