@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transduce.config import files
-from transduce.config.files import differences, from_json, to_json
+from transduce.config.files import ADDED_LATER, differences, from_json, to_json
+from transduce.config.kinds import KINDS, config_class
 from transduce.config.overrides import override
-from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig, keys
+from transduce.config.schema import SECTIONS, Config, DataConfig, ModelConfig, SearchConfig, TrainConfig, keys
 from transduce.config.validation import problems
 from transduce.errors import UserError
 
@@ -55,6 +56,41 @@ def test_a_key_that_an_older_file_lacks_has_the_old_behaviour(monkeypatch: pytes
     assert "norm" not in str(caught.value)
     with pytest.raises(UserError, match="model: expected a section"):
         from_json('{"format_version": 1}', "config.json")
+
+
+# The keys that every file has. A key that a section or kind gets later stands in `ADDED_LATER`; a new kind gets a line.
+FIRST_KEYS = {
+    "data": "tokenizer vocab_size batch_tokens max_tokens bpe_dropout",
+    "train": "max_steps warmup_steps lr_factor adam_beta2 label_smoothing seed precision accumulate "
+    "log_every_steps evaluate_every_steps checkpoint_every_steps keep_checkpoints average_checkpoints "
+    "ema_decay use best_by patience",
+    "search": "beam_size alpha length_penalty max_extra_tokens min_tokens",
+    "transformer": "vocab_size d_model n_layers n_heads d_k d_v d_ff dropout attention_dropout ffn_dropout norm "
+    "norm_eps attention_bias positions max_positions tie_src_tgt tie_output",
+    "gpt2": "vocab_size d_model n_layers n_heads d_ff max_positions dropout",
+    "llama": "vocab_size d_model n_layers n_heads n_kv_heads d_ff max_positions tied",
+    "t6": "vocab_size d_model n_layers n_heads q_rank kv_rank d_ff max_positions tied",
+    "performer": "vocab_size d_model n_layers n_heads n_features d_ff max_positions dropout",
+    "transformer_xl": "vocab_size d_model n_layers n_heads n_memory d_ff max_positions dropout",
+    "decoder": "vocab_size d_model n_layers n_heads d_ff positions rope rope_factor rope_length window n_experts "
+    "router n_chosen max_positions dropout",
+    "hyena": "vocab_size d_model n_layers order d_ff max_positions dropout",
+    "mamba": "vocab_size d_model n_layers d_state max_positions",
+    "rwkv": "vocab_size d_model n_layers d_ff max_positions",
+    "llada": "vocab_size d_model n_layers n_heads n_kv_heads d_ff max_positions tied",
+    "bert": "vocab_size d_model n_layers n_heads d_ff max_positions dropout",
+    "longformer": "vocab_size d_model n_layers n_heads reach d_ff max_positions dropout",
+    "linformer": "vocab_size d_model n_layers n_heads rank d_ff max_positions dropout",
+    "bert_classifier": "vocab_size d_model n_layers n_heads d_ff max_positions n_segments norm_eps dropout",
+    "t5": "vocab_size d_model n_layers n_heads d_k d_ff gated tied dropout",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_of_an_older_version_lacks_only_keys_with_a_value_for_it(kind: str) -> None:
+    first = {"model": FIRST_KEYS.get(kind, FIRST_KEYS["transformer"])} | FIRST_KEYS
+    names = {f"{section}.{key}" for section in SECTIONS for key in first[section].split()}
+    assert {*keys(Config(model=config_class(kind)()))} - names <= {*ADDED_LATER}
 
 
 def with_values(**sections: Any) -> str:

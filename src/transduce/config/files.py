@@ -38,6 +38,7 @@ ADDED_LATER: dict[str, object] = {
     "data.sentences_per_line": None,
     "train.task": "translation",
     "train.rdrop": 0.0,
+    "train.dpo_beta": 0.1,
     "train.decay_steps": 0,
     "train.optimizer": "adam",
     "train.freeze": (),
