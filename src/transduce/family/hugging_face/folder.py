@@ -44,6 +44,7 @@ CONVERSIONS = {
     "deit": "deit",
     "dinov2": "dinov2",
     "clip": "clip",
+    "swin": "swin",
 }
 # Kinds that are trained here, and these files cannot hold.
 ENCODERS_ONLY_HERE = tuple(kind for kind in kinds_of("masked_words") if kind not in CONVERSIONS)

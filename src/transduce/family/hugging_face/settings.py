@@ -8,6 +8,7 @@ from transduce.errors import UserError
 
 MOST = 1 << 24  # maximum of a size; no public model has more rows of embeddings, or a longer context
 MOST_LAYERS = 1_000
+MOST_STAGES = 8
 
 
 class Settings:
@@ -50,6 +51,22 @@ class Settings:
         if multiple_of is not None and value % self.size(multiple_of):
             raise self.refusal(key, f"a multiple of {multiple_of}={self.size(multiple_of)}")
         return value
+
+    def sizes(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        """Return positive integers, one for each stage of a model. default: their values where they are absent."""
+        values = default if self.get(key) is None else self.get(key)
+        if not isinstance(values, list | tuple) or not 1 <= len(values) <= MOST_STAGES:
+            raise self.refusal(key, f"a list of 1 to {MOST_STAGES} integers")
+        if any(type(value) is not int or not 1 <= value <= MOST_LAYERS for value in values):
+            raise self.refusal(key, f"integers from 1 to {MOST_LAYERS:,}")
+        return tuple(values)
+
+    def depths(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the number of layers of each stage."""
+        depths = self.sizes(key, default)
+        if sum(depths) > self._most_layers:
+            raise self.refusal(key, f"at most {self._most_layers:,} in all, the number of tensors in the folder")
+        return depths
 
     def n_layers(self, key: str, default: int | None = None) -> int:
         """Return the number of layers. A damaged number must not take the memory of the machine."""

@@ -6,6 +6,7 @@
 | `deit.py`   | Touvron et al. 2021      | a second token, which learns from a teacher                      |
 | `dinov2.py` | Oquab et al. 2023        | LayerScale; the gated network in the largest size                |
 | `clip.py`   | Radford et al. 2021      | a ViT and a GPT-2, whose vectors of image and caption meet       |
+| `swin.py`   | Liu et al. 2021          | windows that shift (`windows.py`); fewer, wider patches          |
 
 What they share: `configs.py` (sizes), `image_model.py` (what a classifier of images has), `layers.py` (their layer) and
 `image_sizes.py` (images that are larger or smaller than in the training).

@@ -32,3 +32,19 @@ class ClipConfig:
     d_joint: int = 512  # width of the vectors of images and texts
     norm_eps: float = 1e-5  # added to the variances of the text tower
     dropout: float = 0.0  # of the input, the attention weights and the residuals of the text tower
+
+
+@dataclass(frozen=True)
+class SwinConfig:
+    """The sizes of a Swin. The defaults make Swin-T."""
+
+    image_size: int = 224  # height and width in pixels of the training, which no parameter depends on
+    patch_size: int = 4  # height and width in pixels
+    d_model: int = 96  # width of the first stage; each next one has twice as much
+    depths: tuple[int, ...] = (2, 2, 6, 2)  # number of layers of each stage
+    n_heads: tuple[int, ...] = (3, 6, 12, 24)  # of each stage
+    window: int = 7  # height and width of a window in patches
+    n_channels: int = 3
+    expansion: int = 4  # inner width of the feed-forward layers, in widths of their stage
+    dropout: float = 0.0  # of the input, the attention weights and the residuals
+    norm_eps: float = 1e-5  # added to the variances

@@ -13,11 +13,14 @@ from torch.nn import functional as F
 from transduce.errors import UserError
 
 
-def check_size(images: Tensor, patch_size: int) -> None:
-    """Raise UserError if the height or the width of `images` (B,C,height,width) is no multiple of `patch_size`."""
+def check_size(images: Tensor, unit: int, name: str) -> None:
+    """Raise UserError if the height or the width of `images` (B,C,height,width) is no multiple of `unit`.
+
+    name: what the unit is, for the message.
+    """
     height, width = images.shape[2:]
-    if height == 0 or width == 0 or height % patch_size or width % patch_size:
-        expected = f"expected multiples of patch_size={patch_size}; resize or crop the images"
+    if height == 0 or width == 0 or height % unit or width % unit:
+        expected = f"expected multiples of {name}={unit}; resize or crop the images"
         raise UserError(f"images of {height} x {width} pixels: {expected}")
 
 

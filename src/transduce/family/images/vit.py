@@ -63,7 +63,7 @@ class PatchEncoder(ImageModel):
 
     def tokens(self, images: Tensor) -> Tensor:
         """Return the input (B,P,D) of the first layer."""
-        check_size(images, self.config.patch_size)
+        check_size(images, self.config.patch_size, "patch_size")
         patches = self.patches(images)  # (B,D,rows,columns)
         starts = [start.expand(len(images), -1, -1) for start in self.starts]
         x = torch.cat([*starts, patches.flatten(2).mT], dim=1)
