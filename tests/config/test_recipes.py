@@ -32,6 +32,8 @@ OTHER_RECIPES = (
     "craft-parse",
     "gpt2-small",
     "llama-small",
+    "palm-small",
+    "synthesizer-small",
     "t6-small",
     "performer-small",
     "transformer-xl-small",

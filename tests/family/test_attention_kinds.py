@@ -22,7 +22,14 @@ from transduce.config.validation import problems
 from transduce.data.corpora import Corpus
 from transduce.errors import UserError
 from transduce.evaluation.model_size import parameter_count
-from transduce.family.attention_configs import LinformerConfig, LongformerConfig, PerformerConfig, T6Config
+from transduce.family.attention_configs import (
+    LinformerConfig,
+    LongformerConfig,
+    PalmConfig,
+    PerformerConfig,
+    SynthesizerConfig,
+    T6Config,
+)
 from transduce.family.bert import Bert
 from transduce.family.configs import BertConfig, TransformerXLConfig
 from transduce.family.inference.model_folder import member_of
@@ -44,7 +51,13 @@ from transduce.training.weights import weights
 from transduce.translate import Translator
 
 SIZES: dict[str, Any] = {"d_model": 16, "n_layers": 2, "n_heads": 2, "max_positions": 24}
-DECODERS = [T6Config(**SIZES, d_ff=32), PerformerConfig(**SIZES, n_features=8), TransformerXLConfig(**SIZES)]
+DECODERS = [
+    T6Config(**SIZES, d_ff=32),
+    PerformerConfig(**SIZES, n_features=8),
+    TransformerXLConfig(**SIZES),
+    PalmConfig(**SIZES),
+    SynthesizerConfig(**SIZES, scores="factorised_dense"),
+]
 ENCODERS = [LongformerConfig(**SIZES, reach=2), LinformerConfig(**SIZES, rank=3)]
 decoders = pytest.mark.parametrize("model", DECODERS, ids=lambda model: model.kind)
 encoders = pytest.mark.parametrize("model", ENCODERS, ids=lambda model: model.kind)

@@ -9,6 +9,7 @@ import torch
 from support.hugging_face import TOLERANCE, difference, disturb
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from transduce.config.schema import SearchConfig
 from transduce.family.attention_wrappers import NO_PAST, Past, with_bias
@@ -23,9 +24,11 @@ from transduce.family.positions import (
     Rotary,
     Shaw,
     Sinusoids,
+    Skewed,
     alibi_slopes,
     distances,
     relative_attention,
+    skewed,
 )
 from transduce.family.rope import YarnRope
 from transduce.model.attention import MultiHeadAttention
@@ -39,6 +42,7 @@ KINDS: dict[str, Callable[[], Positions]] = {
     "alibi": lambda: Alibi(H),
     "bucketed": lambda: Bucketed(H, n_buckets=8, longest=12),
     "shaw": lambda: Shaw(LAYERS, D // H, reach=3),
+    "skewed": lambda: Skewed(LAYERS, H, 64, D // H),
 }
 
 
@@ -267,3 +271,44 @@ def test_the_search_continues_by_a_decoder(model: Any) -> None:
         log_probs = model(torch.tensor([prompt + best.ids]))[0].detach().log_softmax(-1)
         expected = sum(float(log_probs[2 + i, one]) for i, one in enumerate(best.ids))
         assert len(best.ids) == 6 and best.score == pytest.approx(expected, rel=1e-4)
+
+
+def test_skewed_is_shaw_with_a_vector_for_each_distance() -> None:
+    """And for all texts up to the longest: the last 4 of 7 positions, and all of them."""
+    positions = Skewed(n_layers=2, n_heads=H, n_positions=9, d_k=6)
+    nn.init.normal_(positions.to_keys)
+    for n_queries in (1, 4, 7):
+        inputs = random_inputs(n_queries, 7)
+        mask = torch.ones(n_queries, 7, dtype=torch.bool).tril(7 - n_queries)
+        function = positions.attention_of(1, lambda attention: attention, torch.arange(7 - n_queries, 7), 7)
+        output = function(*inputs, mask, 0.0)
+        for head in range(H):
+            rows = positions.to_keys[1, head, 9 - 7 :].detach()  # for the distances -6 to 0
+            table = torch.cat([rows, torch.zeros(6, 6)])  # and none for keys after the query, which the mask hides
+            parts = [x[:, head : head + 1] for x in inputs]
+            torch.testing.assert_close(output[:, head : head + 1], relative_attention(table)(*parts, mask, 0.0))
+
+
+def test_skewing_moves_numbers_of_distances_to_their_keys() -> None:
+    """Number -d of query i becomes number i - d of its row."""
+    by_distance = torch.tensor([[-3.0, -2, -1, 0]]).expand(4, 4)[None, None]
+    rows = skewed(by_distance)[0, 0]
+    assert [rows[i, : i + 1].tolist() for i in range(4)] == [[0], [-1, 0], [-2, -1, 0], [-3, -2, -1, 0]]
+    assert skewed(by_distance[:, :, :1])[0, 0].tolist() == [[-3, -2, -1, 0]]
+
+
+def test_skewed_holds_no_vector_for_each_pair() -> None:
+    """The largest tensor has a number for each head and pair, not d_k of them."""
+    n, d_k = 64, 32
+    positions, sizes = Skewed(1, 2, n, d_k), []
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            output = function(*args, **(kwargs or {}))
+            sizes.append(output.numel() if isinstance(output, Tensor) else 0)
+            return output
+
+    queries, keys, values = torch.randn(3, 1, 2, n, d_k)
+    with Sizes():
+        positions.attention_of(0, lambda attention: attention, torch.arange(n), n)(queries, keys, values, "causal", 0.0)
+    assert max(sizes) <= 2 * n * (n + 1) < 2 * n * n * d_k

@@ -1,4 +1,4 @@
-"""`transduce continue`: the continuation of each line, by a GPT-2 or a Llama."""
+"""`transduce continue`: the continuation of each line, by a language model of the family."""
 
 import re
 import sys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Folder = Annotated[
     Path,
-    Parameter(help="Folder of a GPT-2, Llama, Mamba or RWKV in Hugging Face's form with tokenizer.json, or RUN/model."),
+    Parameter(help="Folder of a language model: in Hugging Face's form with tokenizer.json, or RUN/model."),
 ]
 
 
@@ -61,6 +61,10 @@ def continue_(
         Parameter(help="Maximum number of new tokens of a line.", show_default="the folder's, or 50"),
     ] = None,
     precision: Precision = "fp32",
+    infill: Annotated[
+        Flag,
+        Parameter(help="StarCoder and CodeLlama: fill the place <FILL_ME> of a line."),
+    ] = False,
     decoding: Annotated[Decoding, Parameter(name="*")] = Decoding(),  # noqa: B008
     json: Annotated[
         Flag, Parameter(help="Print one JSON object per line, with the continuation without the input, and its score.")
@@ -78,6 +82,7 @@ def continue_(
     transduce continue gpt2 --temperature 0.8 --top-p 0.9 --seed 2 < beginnings
     transduce continue gpt2 --beam-size 4 --max-tokens 20 --json < beginnings
     transduce continue gpt2 --precision int8 < beginnings
+    echo "def add(a, b): <FILL_ME>" | transduce continue starcoder --infill
     """
     from transduce.cli.stream import CHUNK_LINES, Answer, filter_lines
     from transduce.data.text import arriving_lines
@@ -87,10 +92,11 @@ def continue_(
 
     def load() -> "Answers":
         from transduce.family.inference.language_model import LanguageModel
+        from transduce.family.inference.text_infiller import TextInfiller
         from transduce.model.cpu_backend import keep_freed_memory
 
         keep_freed_memory()
-        model = LanguageModel.load(folder, precision=precision)
+        model = (TextInfiller if infill else LanguageModel).load(folder, precision=precision)
         if precision == "auto":
             print(f"transduce: precision {model.precision}", file=sys.stderr)
         seeded = model.generation_settings.options(options).with_seed(decoding.seed)  # the folder may draw
@@ -103,7 +109,7 @@ def continue_(
                 continuations = model.continue_texts(texts, max_tokens=max_tokens, options=seeded, first_number=number)
                 number += len(texts)
                 yield [
-                    Answer(_line(text, continuation, json), continuation.problem)
+                    Answer(_line(text, continuation, json, infill), continuation.problem)
                     for text, continuation in zip(texts, continuations, strict=True)
                 ]
 
@@ -112,11 +118,14 @@ def continue_(
     filter_lines(input, output, "continuing", load)
 
 
-def _line(text: str, continuation: "text_generator.Output", json: bool) -> bytes:
+def _line(text: str, continuation: "text_generator.Output", json: bool, infill: bool) -> bytes:
     """Return the line of output. Without `json`, it is blank for a line with a problem."""
     import msgspec
 
+    from transduce.family.inference.text_infiller import PLACE
+
     if json:
         return msgspec.json.encode(continuation) + b"\n"
-    whole = "" if continuation.problem else text + re.sub(r"[\r\n]", " ", continuation.text)
+    before, _, after = text.partition(PLACE) if infill else (text, "", "")
+    whole = "" if continuation.problem else before + re.sub(r"[\r\n]", " ", continuation.text) + after
     return whole.encode() + b"\n"

@@ -70,6 +70,8 @@ KINDS = {
     "gpt2": _member("configs:GPT2Config", "gpt2:GPT2"),
     "gpt2_reward": _member("configs:RewardConfig", "reward:RewardModel", "rewards"),
     "llama": _member("configs:LlamaConfig", "llama:Llama"),
+    "palm": _member("attention_configs:PalmConfig", "palm:PaLM"),
+    "synthesizer": _member("attention_configs:SynthesizerConfig", "synthesizer:SynthesizerGPT2"),
     "t6": _member("attention_configs:T6Config", "tensor_product_attention:T6"),
     "performer": _member("attention_configs:PerformerConfig", "performer:PerformerGPT2"),
     "transformer_xl": _member("configs:TransformerXLConfig", "transformer_xl:TransformerXL"),

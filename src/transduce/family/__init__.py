@@ -14,6 +14,8 @@
 | `transformer_xl.py` | Dai et al. 2019                 | a memory of the segment before; scores of distances        |
 | `hyena.py`          | Poli et al. 2023                | no attention: products, and convolutions as long as a text |
 | `decoder_only.py`   | Radford et al. 2019, and others | GPT-2 with positions, a pattern and experts as parts       |
+| `palm.py`           | Chowdhery et al. 2022           | Llama whose attention and FFN read the same input          |
+| `decision_transformer.py` | Chen et al. 2021          | GPT-2's layers over returns, states and actions            |
 
 What several members share:
 
@@ -34,6 +36,7 @@ What belongs to one member:
 | `reward.py`          | GPT-2  | a scalar head, which judges texts                           |
 | `relative_bias.py`   | T5     | learned numbers for distances, which `positions.py` has too |
 | `span_corruption.py` | T5     | spans of a text, which it learns to restore                 |
+| `fill_in_middle.py`  | GPT-2  | texts whose middle comes last, of StarCoder and CodeLlama   |
 
 | attention                     | paper                            | what changed                                    |
 |-------------------------------|----------------------------------|-------------------------------------------------|
@@ -45,6 +48,8 @@ What belongs to one member:
 | `longformer.py`               | Beltagy et al. 2020              | a window, and some global positions             |
 | `big_bird.py`                 | Zaheer et al. 2020               | blocks: edges, neighbours and random ones       |
 | `tensor_product_attention.py` | Zhang et al. 2025                | queries, keys and values from factors           |
+| `synthesizer.py`              | Tay et al. 2020                  | scores without products of queries and keys     |
+| `evoformer.py`                | Jumper et al. 2021               | AlphaFold 2's block: tables, and triangles      |
 
 | positions, feed-forward | paper                           | what changed                                            |
 |-------------------------|---------------------------------|---------------------------------------------------------|

@@ -17,6 +17,7 @@ class GPT2Config:
     d_model: int = 768  # width of every sub-layer's output
     n_layers: int = 12
     n_heads: int = 12
+    multi_query: bool = False  # all heads of queries share one head of keys and values, as in StarCoder
     d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
     max_positions: int = 1_024  # rows of the table of positions: maximum number of tokens of a text
     dropout: float = 0.1  # of the embedding, the attention weights and the residuals
@@ -152,11 +153,12 @@ class DecoderConfig:
     n_layers: int = 12
     n_heads: int = 12
     d_ff: int | None = None  # inner width of a feed-forward network; None: 4 * d_model
-    positions: Literal["none", "sinusoids", "learned", "rope", "alibi", "t5", "shaw"] = "rope"
+    positions: Literal["none", "sinusoids", "learned", "rope", "alibi", "t5", "shaw", "skewed"] = "rope"
     rope: Literal["plain", "linear", "ntk", "yarn"] = "plain"  # how RoPE scales its frequencies
     rope_factor: float = 1.0  # s, the longest text divided by the longest one in the training
     rope_length: int | None = None  # L, the longest text in the training without scaling; for yarn
     window: int | None = None  # tokens before it that a token sees; None: all
+    window_every: int = 1  # the window is in each layer of this number, and the others see all; 2 as in GPT-3
     n_experts: int | None = None  # feed-forward networks in a layer; None: one, and no router
     router: Literal["switch", "top_k", "noisy_top_k"] = "switch"  # of experts
     n_chosen: int = 2  # experts for a token; switch has one
@@ -169,7 +171,9 @@ class DecoderConfig:
         """Return a line for each combination of values with which the model cannot be built."""
         lines = width_problems(self.d_model, self.n_heads)
         lines += size_problems(window=self.window, n_experts=self.n_experts, n_chosen=self.n_chosen)
-        lines += size_problems(rope_length=self.rope_length)
+        lines += size_problems(rope_length=self.rope_length, window_every=self.window_every)
+        if self.window is None and self.window_every != 1:
+            lines.append(f"model.window_every={self.window_every}: expected 1 without a window; set model.window")
         if not lines and self.positions == "rope" and self.d_model // self.n_heads % 2:
             lines.append(f"model.d_model={self.d_model}: expected heads of an even width, because RoPE rotates pairs")
         lines += self._rope_problems()
@@ -344,6 +348,26 @@ class WhisperConfig:
         if self.d_model % 2 or self.d_model < 4:
             lines.append(f"model.d_model={self.d_model}: expected an even number of at least 4, for sines and cosines")
         return lines
+
+
+@dataclass(frozen=True)
+class DecisionTransformerConfig:
+    """The sizes of a Decision Transformer. It has no kind: no task trains it."""
+
+    n_states: int  # numbers that describe a state
+    n_actions: int  # numbers of an action, or actions to choose from
+    is_discrete: bool = False  # an action is chosen: a vector with a single 1, whose prediction is a score of each
+    d_model: int = 128  # width of every sub-layer's output
+    n_layers: int = 3
+    n_heads: int = 1
+    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
+    max_steps: int = 4_096  # time steps of an episode: rows of their table
+    dropout: float = 0.1  # of the input, the attention weights and the residuals
+
+    @property
+    def gpt2(self) -> GPT2Config:
+        """The sizes of the layers."""
+        return sizes_of(self, GPT2Config)
 
 
 def width_problems(d_model: int, n_heads: int) -> list[str]:

@@ -3,6 +3,7 @@
     sizes = DecoderConfig(vocab_size=4_000, d_model=128, n_layers=4, n_heads=4)
     DecoderOnly(replace(sizes, positions="alibi"))
     DecoderOnly(replace(sizes, window=64))
+    DecoderOnly(replace(sizes, positions="learned", window=64, window_every=2))    # GPT-3
     DecoderOnly(replace(sizes, n_experts=8))
 
 A part that has no setting is an argument: DecoderOnly(sizes, pattern=strided(8)). It is the model on which these pieces
@@ -21,7 +22,7 @@ from transduce.family.configs import DecoderConfig
 from transduce.family.experts import NoisyTopK, Switch, TopK, experts
 from transduce.family.gpt2 import gelu
 from transduce.family.initialisation import initialise
-from transduce.family.positions import Alibi, Bucketed, Learned, Positions, Rotary, Shaw, Sinusoids
+from transduce.family.positions import Alibi, Bucketed, Learned, Positions, Rotary, Shaw, Sinusoids, Skewed
 from transduce.family.rope import LinearRope, Rope, YarnRope, ntk_theta
 from transduce.family.text_model import TextModel
 from transduce.model.attention import MultiHeadAttention
@@ -33,8 +34,8 @@ class DecoderOnly(TextModel):
     """A stack of pre-norm layers under the causal mask.
 
     An argument replaces the part that the configuration names. positions: how the model knows the order of tokens.
-    pattern: the keys that a query sees, by a mask. feed_forward: makes the part of a layer that keeps the shape
-    (N,T,D).
+    pattern: the keys that a query sees, by a mask, where `config.window_every` has a window. feed_forward: makes the
+    part of a layer that keeps the shape (N,T,D).
     """
 
     no_past = NO_PAST
@@ -56,6 +57,7 @@ class DecoderOnly(TextModel):
         window = None if config.window is None else restricted(config.window)
         self.n_positions = config.max_positions
         self.pattern = pattern or window
+        self.window_every = config.window_every
 
         def layer() -> EncoderLayer:
             residuals = [Residual(nn.LayerNorm(d_model), dropout, post=False) for _ in range(2)]
@@ -73,14 +75,16 @@ class DecoderOnly(TextModel):
     def states(self, ids: Tensor, past: Past = NO_PAST) -> tuple[Tensor, Past]:
         """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the past with them."""
         positions, mask = past.places(ids)
+        masks = [mask] * self.window_every
         if self.pattern:
             keys = torch.arange(past.length + ids.size(1), device=ids.device)
-            mask = both(mask, self.pattern(keys[past.length :, None], keys[None]))
+            masks[-1] = both(mask, self.pattern(keys[past.length :, None], keys[None]))
         x = self.dropout(self.positions.add_to(self.embedding(ids), positions))
         so_far: list[KeysValues] = []
         for i, layer in enumerate(self.layers):
             cache = partial(with_cache, past.of_layer(i), so_far)
-            x = layer(x, mask, self.positions.attention_of(i, cache, positions, past.length + ids.size(1)))
+            attention = self.positions.attention_of(i, cache, positions, past.length + ids.size(1))
+            x = layer(x, masks[i % self.window_every], attention)
         return self.norm(x), Past(so_far, past.padding)
 
 
@@ -105,6 +109,8 @@ def positions_of(config: DecoderConfig) -> Positions:
             return Bucketed(config.n_heads)
         case "shaw":
             return Shaw(config.n_layers, d_k)
+        case "skewed":
+            return Skewed(config.n_layers, config.n_heads, config.max_positions, d_k)
 
 
 def rope_of(config: DecoderConfig, d_k: int) -> Rope:

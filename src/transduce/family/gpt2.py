@@ -1,4 +1,4 @@
-"""GPT-2 (Radford et al. 2019, section 2.3), and GPT-1 (Radford et al. 2018, section 3.1).
+"""GPT-2 (Radford et al. 2019, section 2.3), GPT-1 (Radford et al. 2018, section 3.1) and StarCoder (Li et al. 2023).
 
 What changed since 2017: there is no encoder, and the decoder attends only to itself. A token is an input and then the
 truth, so the model learns from plain text. With the embedding E, the learned positions P, and LN for layer norm:
@@ -7,12 +7,16 @@ truth, so the model learns from plain text. With the embedding E, the learned po
     h = h + Attention(LN(h))                   pre-norm, causal; GPT-1: h = LN(h + Attention(h)), as in 2017
     h = h + W_2 gelu(W_1 LN(h))                GELU by tanh instead of ReLU
     log p(next id) ~ LN(h) E^T                 GPT-1: without this norm
+
+In StarCoder all heads of queries share one head of keys and values (Shazeer 2019), for a small cache.
 """
+
+from collections.abc import Callable
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from transduce.family.attention_wrappers import NO_PAST, Past, with_cache
+from transduce.family.attention_wrappers import NO_PAST, Past, with_cache, with_shared_heads
 from transduce.family.configs import GPT2Config
 from transduce.family.initialisation import initialise
 from transduce.family.text_model import TextModel
@@ -24,6 +28,18 @@ from transduce.model.transformer import EncoderLayer, FeedForward, KeysValues, R
 def gelu(x: Tensor) -> Tensor:
     """Return x Phi(x), with the normal distribution Phi approximated by tanh (Hendrycks and Gimpel 2016)."""
     return F.gelu(x, approximate="tanh")
+
+
+def gpt2_layer(
+    config: GPT2Config, activation: Callable[[Tensor], Tensor] = gelu, norm_eps: float = 1e-5, *, post: bool = False
+) -> EncoderLayer:
+    """Return a layer of the sizes of `config`. post: the norm after each residual, as in GPT-1."""
+    d_model = config.d_model
+    dropout = config.dropout
+    n_kv_heads = 1 if config.multi_query else None
+    attention = MultiHeadAttention(d_model, config.n_heads, n_kv_heads=n_kv_heads, dropout=dropout)
+    residuals = [Residual(nn.LayerNorm(d_model, norm_eps), dropout, post=post) for _ in range(2)]
+    return EncoderLayer(attention, FeedForward(d_model, config.d_ff or 4 * d_model, activation), residuals)
 
 
 class GPT2(TextModel):
@@ -40,17 +56,10 @@ class GPT2(TextModel):
         assert config.vocab_size is not None
         super().__init__()
         d_model = config.d_model
-        dropout = config.dropout
-
-        def layer() -> EncoderLayer:
-            residuals = [Residual(nn.LayerNorm(d_model, norm_eps), dropout, post=post) for _ in range(2)]
-            feed_forward = FeedForward(d_model, config.d_ff or 4 * d_model, gelu)
-            return EncoderLayer(MultiHeadAttention(d_model, config.n_heads, dropout=dropout), feed_forward, residuals)
-
         self.embedding = nn.Embedding(config.vocab_size, d_model)
         self.positions = nn.Embedding(config.max_positions, d_model)
-        self.dropout = Dropout(dropout)
-        self.layers = nn.ModuleList(layer() for _ in range(config.n_layers))
+        self.dropout = Dropout(config.dropout)
+        self.layers = nn.ModuleList(gpt2_layer(config, gelu, norm_eps, post=post) for _ in range(config.n_layers))
         self.norm = nn.Identity() if post else nn.LayerNorm(d_model, norm_eps)
         self.output = nn.Linear(d_model, config.vocab_size, bias=False)
         self.output.weight = self.embedding.weight
@@ -69,6 +78,9 @@ class GPT2(TextModel):
         positions, mask = past.places(ids)
         x = self.dropout(self.embedding(ids) + self.positions(positions))
         so_far: list[KeysValues] = []
+        attention = attention or self.attention
+        if self.config.multi_query:
+            attention = with_shared_heads(attention)
         for i, layer in enumerate(self.layers):
-            x = layer(x, mask, with_cache(past.of_layer(i), so_far, attention or self.attention))
+            x = layer(x, mask, with_cache(past.of_layer(i), so_far, attention))
         return self.norm(x), Past(so_far, past.padding)

@@ -7,6 +7,7 @@
     Alibi         score - slope * distance (Press et al. 2021)
     Bucketed      score + a learned number for each head and bucket of distances (Raffel et al. 2020, 2.1)
     Shaw          learned vectors for each distance, added to keys and to values (Shaw et al. 2018, 3.2)
+    Skewed        the same added to keys, of each head, in the way of Music Transformer (Huang et al. 2018, 3.4)
 
 `family/decoder_only.py` has the decoder that takes one of these. Transformer-XL is in `family/transformer_xl.py`.
 """
@@ -16,6 +17,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from transduce.family.attention_wrappers import with_bias, with_rotation
 from transduce.family.relative_bias import RelativeBias
@@ -158,3 +160,33 @@ def relative_attention(to_keys: Tensor, to_values: Tensor | None = None) -> Atte
         return with_bias(bias, weigh)(queries, keys, values, mask, dropout)
 
     return attend
+
+
+class Skewed(Positions):
+    """Learned vectors for all distances, of each layer and head: the relative attention of Music Transformer.
+
+        e_ij = q_i (k_j + a_(j-i)) / sqrt(K)
+
+    The last row of a table is for the distance 0, the one before it for -1, and so on.
+    """
+
+    def __init__(self, n_layers: int, n_heads: int, n_positions: int, d_k: int) -> None:
+        super().__init__()
+        self.to_keys = nn.Parameter(0.02 * torch.randn(n_layers, n_heads, n_positions, d_k))
+
+    def attention_of(self, layer: int, cache: WithCache, positions: Tensor, n_keys: int) -> Attention:
+        def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
+            by_distance = queries @ self.to_keys[layer, :, -n_keys:].mT / math.sqrt(queries.size(-1))
+            return with_bias(skewed(by_distance))(queries, keys, values, mask, dropout)
+
+        return cache(attend)
+
+
+def skewed(by_distance: Tensor) -> Tensor:
+    """Return x (B,H,T,S) of which x_ij is for key j, from numbers for the distances -(S-1) to 0.
+
+    The queries are the last T of S positions. Row i moves to the left by T-1-i, as the rows of the flat numbers do when
+    they lose one column. Keys after the query get meaningless numbers, which the causal mask hides.
+    """
+    n_queries = by_distance.size(-2)
+    return F.pad(by_distance, (1, 0)).flatten(-2)[..., n_queries:].unflatten(-1, (n_queries, -1))

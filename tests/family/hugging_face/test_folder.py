@@ -204,7 +204,7 @@ REFUSALS = {
     "config is deep": (bytes_of("config.json", b'{"a":' + b"[" * 100_000), "config.json: expected a JSON object"),
     "config is binary": (bytes_of("config.json", b"\xff\xfe{"), "config.json: expected a JSON object"),
     "config is long": (bytes_of("config.json", b" " * 2_000_000), "config.json: expected at most 1,048,576 bytes"),
-    "no kind": (config(model_type=...), "model_type=None: expected one of gpt2, openai-gpt, llama"),
+    "no kind": (config(model_type=...), "model_type=None: expected one of gpt2, openai-gpt, gpt_bigcode, llama"),
     "unknown kind": (config(model_type="mt5"), "model_type='mt5': expected one of .*; use a model of one of these"),
     "kind is a list": (config(model_type=["gpt2"]), "model_type=.'gpt2'.: expected one of gpt2"),
     "quantized": (config(quantization_config={"bits": 4}), "expected weights that are not quantized"),

@@ -26,6 +26,8 @@ OWN: dict[str, Recipe] = {
     "craft-parse": craft.parse,
     "gpt2-small": family.gpt2_small,
     "llama-small": family.llama_small,
+    "palm-small": family.palm_small,
+    "synthesizer-small": family.synthesizer_small,
     "t6-small": family.t6_small,
     "performer-small": family.performer_small,
     "transformer-xl-small": family.transformer_xl_small,

@@ -75,6 +75,32 @@ def rwkv_small() -> Config:
     return replace(gpt2_small(), model=config_class("rwkv")(d_model=256, n_layers=4, max_positions=256))
 
 
+def palm_small() -> Config:
+    """Your own text, 100,000 lines or more: llama-small with the parallel layers of PaLM, and one head of keys.
+
+    It has no dropout.
+
+    Size: 4.8 M parameters.
+
+    Time: not measured in full: at most 10,000 steps of 4,000 tokens.
+    """
+    model = config_class("palm")(d_model=256, n_layers=4, n_heads=4, d_ff=688, max_positions=256)
+    return replace(gpt2_small(), model=model)
+
+
+def synthesizer_small() -> Config:
+    """Your own text, 20,000 to 1,000,000 lines: gpt2-small with Synthesizer, scores without products of two tokens.
+
+    They are dense; model.scores has random, factorised_dense and factorised_random too.
+
+    Size: 5.3 M parameters.
+
+    Time: not measured in full: at most 10,000 steps of 4,000 tokens.
+    """
+    model = config_class("synthesizer")(d_model=256, n_layers=4, n_heads=4, max_positions=256, dropout=0.2)
+    return replace(gpt2_small(), model=model)
+
+
 def t6_small() -> Config:
     """Your own text, 100,000 lines or more: llama-small with tensor product attention, which has a small cache.
 
@@ -132,9 +158,9 @@ def hyena_small() -> Config:
 def alibi_small() -> Config:
     """Your own text, 20,000 to 1,000,000 lines: gpt2-small with ALiBi, linear biases of the distance, as its positions.
 
-    Other positions and a window are settings: model.positions, with none, sinusoids, learned, rope, t5 or shaw,
+    Other positions and a window are settings: model.positions, with none, sinusoids, learned, rope, t5, shaw or skewed,
     model.rope, with linear, ntk or yarn for scaled frequencies, and model.window, with the number of tokens before it
-    that a token sees.
+    that a token sees. With model.window_every=2 it is in every second layer, as in GPT-3.
 
     Size: 5.2 M parameters.
 

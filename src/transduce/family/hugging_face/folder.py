@@ -33,6 +33,7 @@ from transduce.training.weights import check_finite
 CONVERSIONS = {
     "gpt2": "gpt2",
     "openai-gpt": "gpt2",
+    "gpt_bigcode": "gpt2",
     "llama": "llama",
     "llada": "llada",
     "mamba": "mamba",

@@ -18,7 +18,7 @@ from transduce.model import devices
 
 # What takes a member, by its model_type.
 USES = {
-    **dict.fromkeys(("openai-gpt", *kinds_of("language_model")), "`transduce continue`"),
+    **dict.fromkeys(("openai-gpt", "gpt_bigcode", *kinds_of("language_model")), "`transduce continue`"),
     "llada": "`transduce fill`",
     "bert": "`transduce fill`, `embed` or `classify`",
     "whisper": "`transduce transcribe`",

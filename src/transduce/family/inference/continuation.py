@@ -30,6 +30,7 @@ from transduce.family.inference.hugging_face_beam import hugging_face_beam, sear
 from transduce.family.llama import Llama
 from transduce.family.text_model import TextModel
 from transduce.model.attention import fast_attention
+from transduce.model.transformer import EncoderLayer
 
 BATCH_TOKENS = 8_192  # positions of a batch at its end, times the beam
 GREEDY = SearchConfig(beam_size=1, length_penalty="none", alpha=0.0, max_extra_tokens=50)
@@ -41,11 +42,13 @@ Searchable = TextModel | CpuLanguageModel
 def has_kernels(model: TextModel) -> TypeGuard[GPT2 | Llama]:
     """Check whether the kernels of translation can compute the model.
 
-    They cannot for a model with another attention, which a subclass may have in its own `states`.
+    They cannot for a model with another attention, which a subclass may have in its own `states`, or other layers.
     """
     if isinstance(model, GPT2):
         return type(model).states is GPT2.states and model.attention is fast_attention
-    return isinstance(model, Llama) and type(model).states is Llama.states
+    if not isinstance(model, Llama) or type(model).states is not Llama.states:
+        return False
+    return all(isinstance(layer, EncoderLayer) for layer in model.layers)
 
 
 def prepare(model: TextModel, precision: Precision) -> Searchable:

@@ -63,6 +63,14 @@ class TextGenerator(Application, ABC):
         """Return the text of an output for `ids`."""
         ...
 
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text, for which an output is searched."""
+        return [encoding.ids for encoding in self._encode_texts(texts)]
+
+    def _problem(self, text: str, ids: Sequence[int] | None) -> str | None:
+        """Return the reason why a text has no output, or None. ids: None: it is too long to be encoded."""
+        return excess(text, ids, self.longest)
+
     def _outputs(
         self,
         texts: Sequence[str],
@@ -88,12 +96,12 @@ class TextGenerator(Application, ABC):
         settings = options.resolve(self.generation_settings.defaults(GREEDY, max_tokens))
         outputs, inputs = [Output()] * len(texts), dict[int, list[int]]()
         short = [i for i, text in enumerate(texts) if len(text) <= MAX_LINE_CHARACTERS and not is_blank(text)]
-        encodings = dict(zip(short, self._encode_texts([texts[i] for i in short]), strict=True))
+        encodings = dict(zip(short, self._ids([texts[i] for i in short]), strict=True))
         for i, text in enumerate(texts):
             if is_blank(text):
                 continue
-            ids = encodings[i].ids if i in encodings else None
-            if problem := excess(text, ids, self.longest):
+            ids = encodings.get(i)
+            if problem := self._problem(text, ids):
                 outputs[i] = Output(finished=False, problem=problem)
             elif ids:
                 inputs[i] = ids

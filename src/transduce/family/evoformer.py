@@ -1,0 +1,113 @@
+"""The Evoformer block of AlphaFold 2 (Jumper et al. 2021, supplement 1.6): attention in tables of two dimensions.
+
+m (s,r,M) describes s related sequences at r positions, and z (r,r,Z) pairs of positions. Each part is added to its
+input (algorithm 6):
+
+    m + attention along each sequence, with a bias from z      algorithm 7
+    m + attention along each position, over the sequences      8
+    m + feed-forward network                                   9
+    z + mean over the sequences of outer products of m         10
+    z + sum over the third corner k of each triangle i, j, k   11: edges that leave i and j; 12: edges that enter
+    z + attention to edges that start, or end, in one corner   13, 14: each with a bias from the third edge
+    z + feed-forward network                                   15
+
+All attention is the paper's of 2017 with a bias and a gate: rows of a table are the batch. There is one protein, and no
+padding. The letters B, T, H, K in shape comments are as in `model/transformer.py`.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from transduce.family.attention_wrappers import with_bias
+from transduce.model.attention import MultiHeadAttention
+from transduce.model.transformer import FeedForward
+
+
+class GatedAttention(MultiHeadAttention):
+    """Self-attention of each row of a table, whose heads are multiplied by sigmoid(W_g x + b)."""
+
+    def __init__(self, d_model: int, n_heads: int, d_k: int) -> None:
+        super().__init__(d_model, n_heads, d_k=d_k, d_v=d_k, bias=False)
+        self.w_o, self.w_g = nn.Linear(n_heads * d_k, d_model), nn.Linear(d_model, n_heads * d_k)
+
+    def of_rows(self, x: Tensor, bias: Tensor) -> Tensor:
+        """(B,T,D) with a bias broadcastable to (B,H,T,T) of all scores -> (B,T,D)."""
+        gates, attention = self._split(self.w_g(x).sigmoid(), self.n_heads), with_bias(bias)
+        everything = torch.ones(1, 1, dtype=torch.bool, device=x.device)
+        return self(x, self.keys_values(x), everything, lambda *parts: gates * attention(*parts))
+
+
+class RowAttention(nn.Module):
+    """Attention along each row of m, with a bias from pairs (algorithm 7), or of z from itself (13)."""
+
+    def __init__(self, d_row: int, d_pair: int, n_heads: int, d_k: int) -> None:
+        super().__init__()
+        self.norm, self.bias = nn.LayerNorm(d_row), nn.Linear(d_pair, n_heads, bias=False)
+        self.attention = GatedAttention(d_row, n_heads, d_k)
+
+    def forward(self, x: Tensor, pairs: Tensor | None = None) -> Tensor:
+        """(B,r,D) with pairs (r,r,Z), which already have their norm; None: x, with its norm -> (B,r,D)."""
+        x = self.norm(x)
+        return self.attention.of_rows(x, self.bias(x if pairs is None else pairs).permute(2, 0, 1))
+
+
+def transition(d_model: int) -> nn.Sequential:
+    """Return a norm, and a feed-forward network of four times the width (algorithms 9 and 15)."""
+    return nn.Sequential(nn.LayerNorm(d_model), FeedForward(d_model, 4 * d_model))
+
+
+class OuterProductMean(nn.Module):
+    """What the sequences say together about a pair of positions (algorithm 10): (s,r,M) -> (r,r,Z)."""
+
+    def __init__(self, d_row: int, d_pair: int, width: int = 32) -> None:
+        super().__init__()
+        self.norm, self.output = nn.LayerNorm(d_row), nn.Linear(width * width, d_pair)
+        self.a, self.b = (nn.Linear(d_row, width) for _ in range(2))
+
+    def forward(self, m: Tensor) -> Tensor:
+        m = self.norm(m)
+        return self.output(torch.einsum("sia,sjb->ijab", self.a(m), self.b(m)).flatten(2) / len(m))
+
+
+class TriangleUpdate(nn.Module):
+    """Each edge ij learns from the two other edges of its triangles: (r,r,Z) -> (r,r,Z).
+
+    edges: "ik,jk", which leave i and j (algorithm 11), or "ki,kj", which enter them (12).
+    """
+
+    def __init__(self, d_pair: int, edges: str, width: int = 128) -> None:
+        super().__init__()
+        first, second = edges.split(",")
+        self.equation = f"{first}c,{second}c->ijc"
+        self.norm, self.inner_norm = nn.LayerNorm(d_pair), nn.LayerNorm(width)
+        self.a, self.b, self.gate_a, self.gate_b = (nn.Linear(d_pair, width) for _ in range(4))
+        self.output, self.gate = nn.Linear(width, d_pair), nn.Linear(d_pair, d_pair)
+
+    def forward(self, z: Tensor) -> Tensor:
+        z = self.norm(z)
+        a, b = self.gate_a(z).sigmoid() * self.a(z), self.gate_b(z).sigmoid() * self.b(z)
+        return self.gate(z).sigmoid() * self.output(self.inner_norm(torch.einsum(self.equation, a, b)))
+
+
+class EvoformerBlock(nn.Module):
+    """One of AlphaFold's 48 blocks, without dropout: (s,r,M) and (r,r,Z) -> the same. d_row, d_pair: M and Z."""
+
+    def __init__(self, d_row: int = 256, d_pair: int = 128, *, d_k: int = 32) -> None:
+        super().__init__()
+        self.pair_norm, self.column_norm = nn.LayerNorm(d_pair), nn.LayerNorm(d_row)
+        self.rows, self.columns = RowAttention(d_row, d_pair, 8, d_k), GatedAttention(d_row, 8, d_k)
+        self.row_transition, self.pair_transition = transition(d_row), transition(d_pair)
+        self.outer = OuterProductMean(d_row, d_pair)
+        self.leaving, self.entering = TriangleUpdate(d_pair, "ik,jk"), TriangleUpdate(d_pair, "ki,kj")
+        self.starting, self.ending = (RowAttention(d_pair, d_pair, 4, d_k) for _ in range(2))
+
+    def forward(self, m: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        m = m + self.rows(m, self.pair_norm(z))
+        m = m + self.columns.of_rows(self.column_norm(m).transpose(0, 1), m.new_zeros(1, 1)).transpose(0, 1)
+        m = m + self.row_transition(m)
+        z = z + self.outer(m)
+        z = z + self.leaving(z)
+        z = z + self.entering(z)
+        z = z + self.starting(z)
+        z = z + self.ending(z.transpose(0, 1)).transpose(0, 1)
+        return m, z + self.pair_transition(z)

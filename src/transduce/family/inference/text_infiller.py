@@ -1,0 +1,81 @@
+"""Models that fill the middle of a text, by what is before and after it: StarCoder and CodeLlama."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from transduce.errors import UserError
+from transduce.family.fill_in_middle import Marks
+from transduce.family.hugging_face.folder import Member
+from transduce.family.inference.language_model import LanguageModel
+from transduce.family.inference.tokenizer import encode_texts, tokenizer_of
+
+PLACE = "<FILL_ME>"  # where the middle comes, in a text
+# The tokens before prefix, suffix and middle, and the end of a middle, by the models that have them.
+NAMES = {
+    "StarCoder": ("<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<|endoftext|>"),
+    "SantaCoder": ("<fim-prefix>", "<fim-suffix>", "<fim-middle>", "<|endoftext|>"),
+    "CodeLlama": ("▁<PRE>", "▁<SUF>", "▁<MID>", "▁<EOT>"),
+}
+WITHOUT_SPACE = {"prepend_scheme": "never", "add_prefix_space": False}  # settings of a tokenizer.json
+
+
+class TextInfiller(LanguageModel):
+    """A language model that fills the place `<FILL_ME>` of a text. A text without it is continued.
+
+    The attribute `suffix_first` is True for the order SPM. Raises UserError for a model whose tokenizer has no tokens
+    for the parts of a text.
+    """
+
+    def __init__(self, member: Member, folder: Path | str = "the folder", *, precision: str = "fp32") -> None:
+        super().__init__(member, folder, precision=precision)
+        vocabulary = self.tokenizer.get_vocab()
+        known = [Marks(*map(vocabulary.__getitem__, names)) for names in NAMES.values() if {*names} <= {*vocabulary}]
+        if not known:
+            expected = " or ".join(f"{names[0]} ({model})" for model, names in NAMES.items())
+            raise UserError(f"{folder}/tokenizer.json: expected the token {expected}; use a model that fills places")
+        self.marks = known[0]
+        self.ends = [*dict.fromkeys([self.marks.end, *self.ends])]
+        self.suffix_first = False
+
+    @cached_property
+    def _tokenizer_of_suffixes(self) -> Tokenizer:
+        """The tokenizer without the space that it puts before a text: a suffix has none."""
+        content = json.loads(self.member.files["tokenizer.json"])
+        content |= {part: _without_space(content.get(part)) for part in ("normalizer", "pre_tokenizer")}
+        return tokenizer_of(replace(self.member, files={"tokenizer.json": json.dumps(content).encode()}), self.folder)
+
+    def _ids(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self._prompt(*text.partition(PLACE)) for text in texts]
+
+    def _prompt(self, prefix: str, place: str, suffix: str) -> list[int]:
+        """Return the ids after which the model writes the middle."""
+        if not place:
+            return super()._ids([prefix])[0]
+        start = super()._ids([""])[0]
+        parts = (self.tokenizer, prefix), (self._tokenizer_of_suffixes, suffix)
+        ids = [
+            encode_texts(tokenizer, [text], self.member, self.folder, add_special_tokens=False)[0].ids
+            for tokenizer, text in parts
+        ]
+        return [*start, *self.marks.prompt(*ids, suffix_first=self.suffix_first)]
+
+    def _problem(self, text: str, ids: Sequence[int] | None) -> str | None:
+        n_places = text.count(PLACE)
+        return f"expected one {PLACE}, not {n_places:,}" if n_places > 1 else super()._problem(text, ids)
+
+
+def _without_space(part: Any) -> Any:
+    """Return a part of a tokenizer.json without the space that it puts before a text."""
+    if isinstance(part, list):
+        return [_without_space(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    if part.get("type") == "Prepend":
+        return {"type": "Sequence", "normalizers": []}
+    return {key: WITHOUT_SPACE.get(key, _without_space(value)) for key, value in part.items()}

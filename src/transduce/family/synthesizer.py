@@ -1,0 +1,124 @@
+"""Synthesizer (Tay et al. 2020, section 3): attention whose scores are no products of queries and keys.
+
+    dense               scores of position i: W_2 relu(W_1 x_i) + b, a number for each position           3.1
+    random              row i of a learned matrix R, the same for every text                              3.2
+    factorised dense    number u + v n_a is the product of number u of n_a and number v of n_b, as above  3.3
+    factorised random   R = R_1 R_2^T, of rank k                                                          3.4
+
+Each head has its own. Scores depend on the number of a position, so a text has a maximum length P.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from transduce.family.attention_configs import SynthesizerConfig
+from transduce.family.attention_wrappers import NO_PAST, Past, with_bias, with_cache
+from transduce.family.gpt2 import GPT2
+from transduce.family.initialisation import initialise
+from transduce.model.attention import Attention, Mask, MultiHeadAttention, reference_attention
+from transduce.model.transformer import EncoderLayer, KeysValues
+
+
+class Dense(nn.Module):
+    """Scores from what a head reads of its own position, W_1 x."""
+
+    def __init__(self, n_heads: int, d_k: int, n_scores: int) -> None:
+        super().__init__()
+        self.w_2 = nn.Parameter(0.02 * torch.randn(n_heads, d_k, n_scores))
+        self.bias = nn.Parameter(torch.zeros(n_heads, 1, n_scores))
+
+    def forward(self, queries: Tensor, positions: Tensor) -> Tensor:
+        """Return the scores (N,H,T,P) of queries (N,H,T,K) at `positions` (N,T) or (1,T)."""
+        return queries.relu() @ self.w_2 + self.bias
+
+
+class FactorisedDense(nn.Module):
+    """Scores that are products of two short lists of numbers."""
+
+    def __init__(self, n_heads: int, d_k: int, n_positions: int) -> None:
+        super().__init__()
+        n_a = math.isqrt(n_positions - 1) + 1
+        self.a = Dense(n_heads, d_k, n_a)
+        self.b = Dense(n_heads, d_k, -(-n_positions // n_a))
+
+    def forward(self, queries: Tensor, positions: Tensor) -> Tensor:
+        a, b = self.a(queries, positions), self.b(queries, positions)
+        return (b[..., :, None] * a[..., None, :]).flatten(-2)
+
+
+class Random(nn.Module):
+    """Scores that depend on nothing but the two positions. rank: None: of a whole matrix."""
+
+    def __init__(self, n_heads: int, n_positions: int, rank: int | None = None) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(0.1 * torch.randn(n_heads, n_positions, rank or n_positions))
+        self.columns = None if rank is None else nn.Parameter(0.1 * torch.randn(n_heads, n_positions, rank))
+
+    def forward(self, queries: Tensor, positions: Tensor) -> Tensor:
+        rows = self.rows[:, positions].transpose(0, 1)  # (N,H,T,P) or (N,H,T,k)
+        return rows if self.columns is None else rows @ self.columns.mT
+
+
+class SyntheticAttention(MultiHeadAttention):
+    """Attention without keys. scores: one of the modules above; a random one needs no queries either."""
+
+    def __init__(self, d_model: int, n_heads: int, scores: nn.Module, dropout: float) -> None:
+        super().__init__(d_model, n_heads, dropout=dropout)
+        del self.w_k
+        if isinstance(scores, Random):
+            self.w_q = nn.Identity()
+        self.scores = scores
+
+    def keys_values(self, memory: Tensor) -> KeysValues:
+        """Return keys of width 0, and the values (B,H,S,W) of `memory` (B,S,D)."""
+        values = self._split(self.w_v(memory), self.n_heads)
+        return values[..., :0], values
+
+
+def with_scores(scores: nn.Module, positions: Tensor, of_keys: Tensor, attention: Attention) -> Attention:
+    """Attend by `scores` of queries at `positions`, (N,T) or (1,T), to keys at `of_keys`, (N,S) or (1,S)."""
+
+    def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
+        shape = *queries.shape[:3], -1  # (N,H,T)
+        bias = scores(queries, positions).expand(shape).gather(-1, of_keys[:, None, None].expand(shape))
+        return with_bias(bias, attention)(queries[..., :0], keys, values, mask, dropout)
+
+    return attend
+
+
+class SynthesizerGPT2(GPT2):
+    """GPT-2 with this attention."""
+
+    def __init__(self, config: SynthesizerConfig) -> None:
+        super().__init__(config.gpt2)
+        n_heads, d_k, n_positions = config.n_heads, config.d_model // config.n_heads, config.max_positions
+        scores = {
+            "dense": lambda: Dense(n_heads, d_k, n_positions),
+            "random": lambda: Random(n_heads, n_positions),
+            "factorised_dense": lambda: FactorisedDense(n_heads, d_k, n_positions),
+            "factorised_random": lambda: Random(n_heads, n_positions, config.rank),
+        }[config.scores]
+        for layer in self.layers:
+            layer.self_attention = SyntheticAttention(config.d_model, n_heads, scores(), config.dropout)
+        initialise(self.named_parameters(), n_residuals=2 * config.n_layers)
+
+    def states(self, ids: Tensor, past: Past = NO_PAST, attention: Attention | None = None) -> tuple[Tensor, Past]:
+        """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the past with them.
+
+        attention: the function that adds the scores to products of width 0; None: eq. 1.
+        """
+        positions, mask = past.places(ids)
+        x = self.dropout(self.embedding(ids) + self.positions(positions))
+        keys = torch.arange(past.length + ids.size(1), device=ids.device)[None]
+        if past.padding is not None:
+            keys = (keys - past.padding[:, None]).clamp(min=0)
+        so_far: list[KeysValues] = []
+        for i, layer in enumerate(cast(Iterable[EncoderLayer], self.layers)):
+            scores = cast(SyntheticAttention, layer.self_attention).scores
+            by_scores = with_scores(scores, positions.view(len(keys), -1), keys, attention or reference_attention)
+            x = layer(x, mask, with_cache(past.of_layer(i), so_far, by_scores))
+        return self.norm(x), Past(so_far, past.padding)
