@@ -69,7 +69,8 @@ def test_its_own_keys_are_set_and_stored() -> None:
         (
             "model.kind=wndow",
             "model.kind='wndow': expected one of 'transformer', 'recurrent', 'convolutional', 'gpt2', 'gpt2_reward', "
-            "'llama', 't6', 'performer', 'transformer_xl', 'decoder', 'hyena', 'mamba', 'rwkv', 'llada', 'bert', "
+            "'llama', 'palm', 'synthesizer', 't6', 'performer', 'transformer_xl', "
+            "'decoder', 'hyena', 'mamba', 'rwkv', 'llada', 'bert', "
             "'longformer', 'linformer', 'bert_classifier', 't5', 'window'",
         ),
         ("model.kind=recurrent", "model.kind='recurrent': expected a ModelConfig, not a WindowConfig"),
@@ -110,7 +111,8 @@ def test_an_unknown_kind_is_refused_with_the_known_ones(monkeypatch: pytest.Monk
     monkeypatch.delitem(KINDS, "window")
     known = (
         "model.kind='window': expected one of 'transformer', 'recurrent', 'convolutional', 'gpt2', 'gpt2_reward', "
-        "'llama', 't6', 'performer', 'transformer_xl', 'decoder', 'hyena', 'mamba', 'rwkv', 'llada', 'bert', "
+        "'llama', 'palm', 'synthesizer', 't6', 'performer', 'transformer_xl', "
+        "'decoder', 'hyena', 'mamba', 'rwkv', 'llada', 'bert', "
         "'longformer', 'linformer', 'bert_classifier', 't5'"
     )
     assert problems(CONFIG) == [f"{known}; did you mean 'linformer'?"]

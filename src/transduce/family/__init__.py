@@ -1,21 +1,21 @@
 """The family: what was built from the Transformer of 2017. Each descendant is a small file.
 
-| member              | paper                           | what changed                                               |
-|---------------------|---------------------------------|------------------------------------------------------------|
-| `gpt2.py`           | Radford et al. 2018, 2019       | decoder-only; learned positions; GELU; in GPT-2 pre-norm   |
-| `llama.py`          | Touvron et al. 2023             | rotated positions; RMSNorm; gated FFN; shared key heads    |
-| `llada.py`          | Nie et al. 2025                 | Llama without the causal mask; diffusion by masks          |
-| `bert.py`           | Devlin et al. 2018              | encoder-only; segments; GELU; heads                        |
-| `images/`           | Dosovitskiy et al. 2020         | ViT, encoder-only, of patches of an image; and others      |
-| `t5.py`             | Raffel et al. 2020              | relative positions as a bias; RMS norm; no biases          |
-| `sound/whisper.py`  | Radford et al. 2022             | sound in: two convolutions, pre-norm, GELU                 |
-| `mamba.py`          | Gu and Dao 2023                 | no attention: a state that each token reads and writes     |
-| `rwkv.py`           | Peng et al. 2023                | no attention: averages of values, whose weights fade       |
-| `transformer_xl.py` | Dai et al. 2019                 | a memory of the segment before; scores of distances        |
-| `hyena.py`          | Poli et al. 2023                | no attention: products, and convolutions as long as a text |
-| `decoder_only.py`   | Radford et al. 2019, and others | GPT-2 with positions, a pattern and experts as parts       |
-| `palm.py`           | Chowdhery et al. 2022           | Llama whose attention and FFN read the same input          |
-| `decision_transformer.py` | Chen et al. 2021          | GPT-2's layers over returns, states and actions            |
+| member                    | paper                           | what changed                                           |
+|---------------------------|---------------------------------|--------------------------------------------------------|
+| `gpt2.py`                 | Radford et al. 2018, 2019       | decoder-only; learned positions; GELU; pre-norm (2019) |
+| `llama.py`                | Touvron et al. 2023             | rotation; RMSNorm; gated FFN; shared key heads         |
+| `llada.py`                | Nie et al. 2025                 | Llama without the causal mask; diffusion by masks      |
+| `bert.py`                 | Devlin et al. 2018              | encoder-only; segments; GELU; heads                    |
+| `images/`                 | Dosovitskiy et al. 2020         | ViT, encoder-only, of patches of an image; and others  |
+| `t5.py`                   | Raffel et al. 2020              | relative positions as a bias; RMS norm; no biases      |
+| `sound/whisper.py`        | Radford et al. 2022             | sound in: two convolutions, pre-norm, GELU             |
+| `mamba.py`                | Gu and Dao 2023                 | no attention: a state that each token reads and writes |
+| `rwkv.py`                 | Peng et al. 2023                | no attention: averages of values, whose weights fade   |
+| `transformer_xl.py`       | Dai et al. 2019                 | a memory of the segment before; scores of distances    |
+| `hyena.py`                | Poli et al. 2023                | no attention: products, and long convolutions          |
+| `decoder_only.py`         | Radford et al. 2019, and others | GPT-2 with positions, a pattern and experts as parts   |
+| `palm.py`                 | Chowdhery et al. 2022           | Llama whose attention and FFN read the same input      |
+| `decision_transformer.py` | Chen et al. 2021                | GPT-2's layers over returns, states and actions        |
 
 What several members share:
 

@@ -217,7 +217,8 @@ def test_lines_and_settings_that_do_not_fit_are_refused(
     assert problems(tight) == ["model.max_positions=20: expected more than data.max_tokens=20, for <s>"]
     (line,) = problems(with_train(CONFIG, task="language_model"))
     assert line.startswith(
-        "model.kind='llada': expected 'gpt2' or 'llama' or 't6' or 'performer' or 'transformer_xl' or 'decoder' or "
+        "model.kind='llada': expected 'gpt2' or 'llama' or 'palm' or 'synthesizer' or 't6' or 'performer' or "
+        "'transformer_xl' or 'decoder' or "
         "'hyena' or 'mamba' or 'rwkv' with train.task='language_model'"
     )
     assert problems(replace(CONFIG, model=replace(CONFIG.model, n_kv_heads=3))) == [

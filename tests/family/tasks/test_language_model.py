@@ -222,8 +222,8 @@ def test_settings_that_do_not_fit_the_task_are_named() -> None:
         "data.tags=<2de>: must not be set with train.task='language_model'",
     ]
     (line,) = problems(Config(train=CONFIG.train))
-    expected = "expected 'gpt2' or 'llama' or 't6' or 'performer' or 'transformer_xl' or 'decoder' or 'hyena' or "
-    expected += "'mamba' or 'rwkv'"
+    expected = "expected 'gpt2' or 'llama' or 'palm' or 'synthesizer' or 't6' or 'performer' or "
+    expected += "'transformer_xl' or 'decoder' or 'hyena' or 'mamba' or 'rwkv'"
     assert line.startswith(f"model.kind='transformer': {expected} with train.task='language_model'; use a recipe of")
     (line,) = problems(replace(CONFIG, train=TrainConfig()))
     assert line.startswith(

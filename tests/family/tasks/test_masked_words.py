@@ -155,7 +155,8 @@ def test_lines_and_settings_that_do_not_fit_are_refused(
     assert problems(tight) == ["model.max_positions=20: expected more than data.max_tokens=20, for <s>"]
     (line,) = problems(replace(CONFIG, train=with_train(CONFIG, task="language_model").train))
     assert line.startswith(
-        "model.kind='bert': expected 'gpt2' or 'llama' or 't6' or 'performer' or 'transformer_xl' or 'decoder' or "
+        "model.kind='bert': expected 'gpt2' or 'llama' or 'palm' or 'synthesizer' or 't6' or 'performer' or "
+        "'transformer_xl' or 'decoder' or "
         "'hyena' or 'mamba' or 'rwkv' with train.task='language_model'"
     )
     assert_mistake(
