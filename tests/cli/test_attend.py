@@ -13,6 +13,7 @@ from support.toy_task import CommandResult, Toy
 import transduce
 from transduce.evaluation.attention_file import write_attention
 from transduce.evaluation.heads import read_worth
+from transduce.evaluation.lens import look_in
 
 Cli = Callable[..., CommandResult]
 
@@ -79,6 +80,10 @@ def test_an_old_page_is_replaced_whole(model: Path, tmp_path: Path, cli: Cli) ->
         (["a", "--target", "a " * 7_000, "--out", "a.svg"], "a.svg: expected at most 1,000 tokens a side, not 14,002"),
         (["a", "--head", "encoder 3.1", "--out", "a.html"], "--head='encoder 3.1': expected a head of the model"),
         (["a", "--tag", "<2fr>", "--out", "a.html"], "--tag='<2fr>': expected a tag of the model; use one of <2de>"),
+        (["a", "--other", "b", "--out", "a.html"], "--other='b': must not be set without --lens; add --lens"),
+        (["a", "--lens", "--out", "a.svg"], "--lens: must not be set with a.svg, because a picture does not show it"),
+        (["a", "--lens", "--other", " ", "--out", "a.html"], "--other=' ': expected one line with a sentence"),
+        (["a", "--lens", "--other", "a " * 9_000, "--target", "a", "--out", "a.npz"], "--other:1: expected at most"),
         (["\udcff", "--out", "a.html"], "expected a character, not '\\udcff'"),
     ],
 )
@@ -99,3 +104,31 @@ def test_the_page_shows_what_heads_are_worth(toy: Toy, tmp_path: Path, cli: Cli)
     assert_mistake(cli("attend", toy.model, "a b c", "--heads", heads, "--out", tmp_path / "a.svg"))
     assert_mistake(cli("attend", toy.model, "a b c", "--heads", toy.valid[0], "--out", out))
     assert_mistake(cli("attend", toy.model, "a b c", "--heads", tmp_path / "none.json", "--out", out))
+
+
+def test_the_page_and_the_arrays_show_the_inside(model: Path, tmp_path: Path, cli: Cli) -> None:
+    page, arrays, target = tmp_path / "a.html", tmp_path / "a.npz", ["--target", "a b c"]
+    for out in (page, arrays):
+        result = cli("attend", model, "the cat", *target, "--lens", "--other", "a b c d", "--out", out)
+        assert (result.code, result.out, result.err) == (0, b"", ""), result
+    loaded = transduce.load(model)
+    expected = look_in(loaded.models[0], loaded.tokenizer, "the cat", "a b c", "a b c d")
+    inside = data_of(page.read_text("utf-8"))["inside"]
+    np.testing.assert_allclose(inside["probabilities"], np.exp(expected.log_probs), atol=1e-4)
+    np.testing.assert_allclose(inside["target"][-1], np.exp(expected.target_log_probs[-1]), atol=1e-4)
+    probabilities = data_of(page.read_text("utf-8"))["probabilities"]
+    np.testing.assert_allclose(inside["target"][-1], probabilities, atol=1.1e-4)
+    changes = {effect["head"]: effect["changes"] for effect in inside["effects"]}
+    np.testing.assert_allclose(changes["cross 2.3"], expected.effects["cross"][1, 2], atol=1e-4)
+    assert "“a b c d”" in inside["note"] and inside["answers"][0][0][0]
+    with np.load(arrays) as stored:
+        np.testing.assert_array_equal(stored["lens_pieces"], expected.answers)
+        np.testing.assert_allclose(stored["lens_log_probs"], expected.log_probs, atol=1e-5)
+        np.testing.assert_allclose(stored["lens_target"], expected.target_log_probs, atol=1e-5)
+        for part in ("encoder", "decoder", "cross"):
+            np.testing.assert_allclose(stored[f"{part}_effects"], expected.effects[part], atol=1e-5)
+    assert cli("attend", model, "the cat", *target, "--lens", "--out", page).code == 0
+    inside = data_of(page.read_text("utf-8"))["inside"]
+    assert len(inside["effects"]) == 2 * 3 * 4 and "replaced by zero" in inside["note"]
+    assert cli("attend", model, "the cat", *target, "--out", page).code == 0
+    assert data_of(page.read_text("utf-8"))["inside"] is None

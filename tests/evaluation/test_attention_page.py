@@ -3,6 +3,7 @@
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from transduce.evaluation.attention_file import MOST_TOKENS, write_attention
 from transduce.evaluation.attention_page import attention_page
 from transduce.evaluation.attention_svg import attention_svg, colour
 from transduce.evaluation.attention_view import PARTS, View, find_view, views
+from transduce.evaluation.lens import Inside
 
 MEGABYTE = 1_000_000
 
@@ -66,6 +68,24 @@ def test_the_worth_of_heads_is_shown_where_it_is_known(tmp_path: Path) -> None:
     for wrong in ({}, {**worth, "cross 9.9": 1.0}):
         with pytest.raises(UserError, match="^heads: expected the heads of this model, but .* is in only one"):
             write_attention(attended, tmp_path / "b.html", worth=wrong)
+
+
+def test_answers_of_layers_are_data(tmp_path: Path) -> None:
+    """Each piece is a label, and no script runs, whatever the vocabulary has."""
+    attended = random_attended()
+    answers = np.array([[[HOSTILE[0], HOSTILE[4], "▁x"]] * 4] * 3)
+    numbers = np.log(np.full((3, 4, 3), 0.25, "f4"))
+    effects: dict[Any, np.ndarray] = {part: np.full((2, 2, 4), 0.5, "f4") for part in PARTS}
+    effects["encoder"] = effects["encoder"][:0]
+    inside = Inside(answers, numbers, numbers[..., 0], effects, "</script> \u202ea")
+    page = attention_page(attended, find_view(attended), inside=inside)
+    assert [tag for tag, _ in Page(page).elements].count("script") == 3 and not re.search("[\u202e\u202c]", page)
+    data = data_of(page)["inside"]
+    assert data["answers"][0][0] == ["</script><script>alert(1)</script>", "\\u202eabc\\u202c", "x"]
+    assert data["probabilities"][2][3] == data["target"][2][:3] == [0.25] * 3
+    assert [effect["head"] for effect in data["effects"][::4]] == ["decoder 1.1", "cross 1.1"]
+    assert "the heads of the encoder are left out" in data["note"] and "\\u202ea" in data["note"]
+    assert 'id="inside" hidden' in page
 
 
 # ---- the page as a file ------------------------------------------------------------------------------------------

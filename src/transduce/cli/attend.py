@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from transduce.cli.options import Tag, with_device
+from transduce.cli.options import Flag, Tag, with_device
 from transduce.cli.output import check_output
 from transduce.errors import UserError
 
@@ -16,6 +16,8 @@ def attend(
     out: Path,
     head: str | None = None,
     heads: Path | None = None,
+    lens: Flag = False,
+    other: str | None = None,
     tag: Tag = None,
 ) -> None:
     r"""Show what each head of a model attends to, for one sentence.
@@ -38,6 +40,10 @@ def attend(
         the heads, "decoder 2.rollout" the rollout. Default: the mean of the last cross-attention.
     heads
         JSON of `transduce heads`. The page then shows the worth of each head below it.
+    lens
+        Also show what each layer of the decoder would answer (logit lens), and what each head changes in the answer.
+    other
+        With --lens, another sentence of the source language: outputs of heads are replaced by those on it, not by zero.
 
     Examples
     --------
@@ -46,13 +52,18 @@ def attend(
         --target "Ein Hund läuft." --out page.html
     transduce attend run/model "A dog runs." --head "encoder 1.3" --out head.svg
     transduce attend run/model "A dog runs." --heads heads.json --out page.html
+    transduce attend run/model "A dog runs." --lens --out page.html
+    transduce attend run/model "A dog runs." --lens --other "A cat sits." \
+        --out page.html
     """
     _check_files(model, out, heads)
+    _check_lens(out, lens, other)
     _check_lines(sentence, target)
 
     from transduce.decoding.segmentation import with_tag
     from transduce.evaluation.attention_file import check_length, write_attention
-    from transduce.evaluation.heads import read_worth
+    from transduce.evaluation.heads import read_worth, transformer_of
+    from transduce.evaluation.lens import look_in
     from transduce.translate import load
 
     worth = None if heads is None else read_worth(heads)
@@ -62,7 +73,14 @@ def attend(
     if target is None:
         target = translator.translate([source])[0].text
     check_length(out, len(translator.tokenizer.target.encode(target)) + 1)
-    write_attention(translator.attend(source, target), out, head=head, model=str(model), worth=worth)
+    attended, inside = translator.attend(source, target), None
+    if lens:
+        other_source = None if other is None else with_tag([other], tag, translator.tokenizer)[0]
+        if too_long := translator.long_line([other_source or source], [target]):
+            raise UserError(too_long.problem(("--other", "--target")))
+        network = transformer_of(translator.models[0])
+        inside = look_in(network, translator.tokenizer, source, target, other_source)
+    write_attention(attended, out, head=head, model=str(model), worth=worth, inside=inside)
 
 
 def _check_files(model: Path, out: Path, heads: Path | None) -> None:
@@ -73,6 +91,18 @@ def _check_files(model: Path, out: Path, heads: Path | None) -> None:
     check_output(out, model, option="--out")
     if heads is not None and suffix != ".html":
         raise UserError(f"--heads={heads}: must not be set with {out.name}, because only a page shows it; leave it out")
+
+
+def _check_lens(out: Path, lens: bool, other: str | None) -> None:
+    """Raise UserError for --lens with a picture, and for --other without --lens or without one line of text."""
+    from transduce.data.text import is_blank
+
+    if lens and out.suffix.lower() == ".svg":
+        raise UserError(f"--lens: must not be set with {out.name}, because a picture does not show it; leave it out")
+    if other is not None and not lens:
+        raise UserError(f"--other={other!r}: must not be set without --lens; add --lens")
+    if other is not None and (is_blank(other) or "\n" in other):
+        raise UserError(f"--other={other!r}: expected one line with a sentence; write one")
 
 
 def _check_lines(sentence: str, target: str | None) -> None:

@@ -15,6 +15,7 @@ from transduce.errors import UserError
 from transduce.evaluation.attention_page import attention_page, n_tokens
 from transduce.evaluation.attention_svg import attention_svg
 from transduce.evaluation.attention_view import PARTS, Part, find_view, head_name, views
+from transduce.evaluation.lens import Inside
 from transduce.storage.atomic_folder import replacement
 
 MOST_TOKENS = 1_000  # of a side, for a picture or a page; arrays have no other limit
@@ -28,20 +29,24 @@ def write_attention(
     head: str | None = None,
     model: str = "",
     worth: Mapping[str, float] | None = None,
+    inside: Inside | None = None,
 ) -> None:
     """Write attention to `path`, whole or not at all, in the form that its ending says: .html, .svg or .npz.
 
     head: name of the view that the picture shows and the page shows first, such as "encoder 3.5", "cross 6.mean" or
     "decoder 2.rollout"; None: the last cross-attention, the mean of its heads.
     model: name of the model, for the page. worth: worth of each head by its name, for the page (`heads.read_worth`).
+    inside: what layers would answer and heads change (`lens.look_in`), for the page and the arrays.
     Missing folders above `path` are made.
     The arrays are encoder (L,H,S,S), decoder (L,H,T,T), cross (L,H,T,S), the pieces src and tgt, log_probs (T,), and
-    the names of the heads: encoder_heads, decoder_heads, cross_heads (L,H).
+    the names of the heads: encoder_heads, decoder_heads, cross_heads (L,H). With `inside`, also lens_pieces and
+    lens_log_probs (L+1,T,K), lens_target (L+1,T), and encoder_effects, decoder_effects, cross_effects (L,H,T).
     Raises UserError for another ending, an unknown head, or a sentence of more than MOST_TOKENS tokens in a picture.
     """
     place = as_path("path", path)
     suffix = check_suffix(place)
-    content = _arrays(attended) if suffix == ".npz" else _text(attended, place, head, model, worth).encode()
+    is_text = suffix != ".npz"
+    content = _text(attended, place, head, model, worth, inside).encode() if is_text else _arrays(attended, inside)
     place.parent.mkdir(parents=True, exist_ok=True)
     with replacement(place) as building:
         building.write_bytes(content)
@@ -62,7 +67,14 @@ def check_length(path: Path, length: int) -> None:
         raise UserError(f"{printable(path)}: expected at most {MOST_TOKENS:,} tokens a side, not {length:,}; {remedy}")
 
 
-def _text(attended: Attended, path: Path, head: str | None, model: str, worth: Mapping[str, float] | None) -> str:
+def _text(
+    attended: Attended,
+    path: Path,
+    head: str | None,
+    model: str,
+    worth: Mapping[str, float] | None,
+    inside: Inside | None,
+) -> str:
     """Return the content of a page or a picture."""
     view = find_view(attended, head)
     check_length(path, n_tokens(attended))
@@ -72,14 +84,18 @@ def _text(attended: Attended, path: Path, head: str | None, model: str, worth: M
             problem = f"{min(other)} is in only one of the two; measure this model"
             raise UserError(f"heads: expected the heads of this model, but {problem}")
     is_page = check_suffix(path) == ".html"
-    return attention_page(attended, view, model, worth) if is_page else attention_svg(attended, view)
+    return attention_page(attended, view, model, worth, inside) if is_page else attention_svg(attended, view)
 
 
-def _arrays(attended: Attended) -> bytes:
+def _arrays(attended: Attended, inside: Inside | None) -> bytes:
     """Return the content of the .npz."""
     arrays: dict[str, Any] = {part: getattr(attended, part).astype(np.float32, copy=False) for part in PARTS}
     arrays |= {"src": np.array(attended.src_pieces), "tgt": np.array(attended.tgt_pieces)}
     arrays |= {"log_probs": attended.log_probs} | {f"{part}_heads": _names(attended, part) for part in PARTS}
+    if inside is not None:
+        arrays |= {"lens_pieces": inside.answers, "lens_log_probs": inside.log_probs}
+        arrays |= {"lens_target": inside.target_log_probs}
+        arrays |= {f"{part}_effects": effects for part, effects in inside.effects.items()}
     file = io.BytesIO()
     np.savez_compressed(file, **arrays)
     return file.getvalue()

@@ -288,6 +288,7 @@ async function start() {
   addTabs();
   listen();
   fillSentences();
+  fillInside();
   setColours();
   const [name, layer, head] = DATA.first;
   await choose(kinds.find(kind => kind.name === name), layer, head);

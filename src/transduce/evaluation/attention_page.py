@@ -18,22 +18,30 @@ import numpy as np
 from transduce.console import printable
 from transduce.decoding.hypothesis import Attended
 from transduce.evaluation.attention_svg import DARK, LIGHT
-from transduce.evaluation.attention_view import PARTS, Part, View, number_from_1
+from transduce.evaluation.attention_view import PARTS, Part, View, head_name, number_from_1
+from transduce.evaluation.lens import Inside
 from transduce.evaluation.page import fill_page
 from transduce.evaluation.pieces import labels, words
 
 FILES = {
     "own_style": ["attention_page.css"],
-    "script": ["attention_weights.js", "attention_drawing.js", "attention_page.js"],
+    "script": ["attention_weights.js", "attention_drawing.js", "attention_inside.js", "attention_page.js"],
 }
 POLICY = "script-src $script_hash; style-src $own_style_hash $style_hash; base-uri 'none'; form-action 'none'"
 MANY_TOKENS = 400  # of the longer side; the page then has one layer. 250 tokens of 6 x 8 x 3 heads are 7.5 MB
 
 
-def attention_page(attended: Attended, view: View, model: str = "", worth: Mapping[str, float] | None = None) -> str:
+def attention_page(
+    attended: Attended,
+    view: View,
+    model: str = "",
+    worth: Mapping[str, float] | None = None,
+    inside: Inside | None = None,
+) -> str:
     """Return the page as HTML. It shows `view` first.
 
     model: name for the heading. worth: loss of a token without each head, by head; None: the page does not show it.
+    inside: what layers would answer and heads change; None: the page does not show it.
     A page of more than MANY_TOKENS tokens has only the layer of `view`, and says so.
     """
     layers = _layers(attended, view)
@@ -46,7 +54,7 @@ def attention_page(attended: Attended, view: View, model: str = "", worth: Mappi
         "title": html.escape(f"Attention: {source}"),
         "model": html.escape(printable(model)),
         "note": f'<p class="limit">{note}</p>' if n_tokens(attended) > MANY_TOKENS else "",
-        "data": _json({**_description(attended, view, layers), "worth": worth}),
+        "data": _json({**_description(attended, view, layers), "worth": worth, "inside": inside and _inside(inside)}),
         "weights": pack([getattr(attended, part)[layers[part]] for part in PARTS]),
     }
     return fill_page("attention_page.html", fields, POLICY, FILES)
@@ -89,6 +97,30 @@ def _description(attended: Attended, view: View, layers: dict[str, list[int]]) -
         "first": [view.part, view.layer + 1, number_from_1(view.head)],
         "ramps": [LIGHT, DARK],
     }
+
+
+def _inside(inside: Inside) -> dict[str, object]:
+    """Return what the script needs of a look inside: labels, probabilities, and changes in nats."""
+    by = "zero" if inside.other is None else f"its output on “{printable(inside.other)}”"
+    note = f"Change of the log-probability, in nats, when the output of a head is replaced by {by}."
+    if not len(inside.effects["encoder"]):
+        note += " That sentence has another number of tokens, so the heads of the encoder are left out."
+    return {
+        "answers": [[_labels(token) for token in layer] for layer in inside.answers.tolist()],
+        "probabilities": np.exp(inside.log_probs).round(4).tolist(),
+        "target": np.exp(inside.target_log_probs).round(4).tolist(),
+        "effects": [
+            {"head": head_name(part, layer, head), "changes": effects[layer, head].round(4).tolist()}
+            for part, effects in inside.effects.items()
+            for layer, head in np.ndindex(effects.shape[:2])
+        ],
+        "note": note,
+    }
+
+
+def _labels(pieces: list[str]) -> list[str]:
+    """Return the labels of pieces that are no sentence."""
+    return [labels([piece])[0] for piece in pieces]
 
 
 def _n_heads(attended: Attended, part: Part) -> int:
