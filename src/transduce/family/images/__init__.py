@@ -7,6 +7,7 @@
 | `dinov2.py` | Oquab et al. 2023        | LayerScale; the gated network in the largest size                |
 | `clip.py`   | Radford et al. 2021      | a ViT and a GPT-2, whose vectors of image and caption meet       |
 | `swin.py`   | Liu et al. 2021          | windows that shift (`windows.py`); fewer, wider patches          |
+| `detr.py`   | Carion et al. 2020       | queries become a set of objects; `detr_loss.py` matches them     |
 
 What they share: `configs.py` (sizes), `image_model.py` (what a classifier of images has), `layers.py` (their layer) and
 `image_sizes.py` (images that are larger or smaller than in the training).

@@ -48,3 +48,16 @@ class SwinConfig:
     expansion: int = 4  # inner width of the feed-forward layers, in widths of their stage
     dropout: float = 0.0  # of the input, the attention weights and the residuals
     norm_eps: float = 1e-5  # added to the variances
+
+
+@dataclass(frozen=True)
+class DetrConfig:
+    """The sizes of a DETR without its convolutions. The defaults make the public one behind a ResNet-50."""
+
+    n_features: int = 2_048  # channels of the features that the convolutions make
+    d_model: int = 256  # width of every sub-layer's output, a multiple of four
+    n_layers: int = 6  # of the encoder, and of the decoder
+    n_heads: int = 8
+    d_ff: int = 2_048  # inner width of the feed-forward layer
+    n_queries: int = 100  # maximum number of objects on an image
+    dropout: float = 0.1  # of the attention weights and the residuals

@@ -44,9 +44,12 @@ class Stage(nn.Module):
     def __init__(self, config: SwinConfig, number: int, *, merges: bool) -> None:
         super().__init__()
         d_model, n_heads = config.d_model << number, config.n_heads[number]
-        d_ff, rates = config.expansion * d_model, {"dropout": config.dropout, "norm_eps": config.norm_eps}
-        depth, self.window = config.depths[number], config.window
-        self.layers = nn.ModuleList(pre_norm_layer(d_model, n_heads, d_ff, **rates) for _ in range(depth))
+        d_ff, depth = config.expansion * d_model, config.depths[number]
+        self.window = config.window
+        self.layers = nn.ModuleList(
+            pre_norm_layer(d_model, n_heads, d_ff, dropout=config.dropout, norm_eps=config.norm_eps)
+            for _ in range(depth)
+        )
         self.biases = nn.ModuleList(WindowBias(n_heads, config.window) for _ in range(depth))
         self.merging = Merging(d_model) if merges else nn.Identity()
 
