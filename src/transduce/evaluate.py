@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -24,6 +24,10 @@ from transduce.evaluation.significance import Bootstrap, paired_bootstrap
 if TYPE_CHECKING:  # the translator imports torch, which the scoring of a file does not need
     from transduce.data.vocabulary import TokenizerLike
     from transduce.translate import Translator
+
+
+MoreScores = Callable[[Sequence[str], Sequence[str], Sequence[str]], list[Score]]
+"""A function from sources, without tags, outputs and references to further scores of the outputs."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +84,17 @@ class Evaluation:
 
 
 def evaluate_model(
-    translator: "Translator", test_set: TestSet, options: DecodingOptions, noise: Sequence[Noise] = ()
+    translator: "Translator",
+    test_set: TestSet,
+    options: DecodingOptions,
+    noise: Sequence[Noise] = (),
+    more_scores: MoreScores | None = None,
 ) -> Evaluation:
     """Translate the source of `test_set` and score the translations.
 
     noise: kinds of noise. With each of them on every line, the text is translated and scored once more. The noise of a
-    line depends on its number and its kind only. Raises UserError, before it translates, if the texts do not match line
-    by line or the settings are wrong.
+    line depends on its number and its kind only. more_scores: scores besides those of the texts. Raises UserError,
+    before it translates, if the texts do not match line by line or the settings are wrong.
     """
     search = options.resolve(translator.config.search)
     sources, references, more_refs = test_set.read()
@@ -108,6 +116,8 @@ def evaluate_model(
         systems[name] = corpus_scores(
             outputs, texts[1], more_refs=texts[2:], language=test_set.language, tokenize=test_set.tokenize
         )
+        if more_scores is not None:
+            systems[name] += more_scores([translator.tokenizer.split_tag(s)[1] for s in texts[0]], outputs, texts[1])
         remarks_on += remarks(name, outputs, texts[1])
     warning = tags.warning(printable(test_set.src), "add --tag, or put one before each line")
     return Evaluation(
@@ -134,11 +144,19 @@ def _with_noise(name: Noise, texts: Sequence[Sequence[str]], tokenizer: "Tokeniz
 
 
 def evaluate_hypotheses(
-    hyps: Sequence[Path], ref: Path | Corpus, *, more_refs: Sequence[Path] = (), language: str, tokenize: str
+    hyps: Sequence[Path],
+    ref: Path | Corpus,
+    *,
+    more_refs: Sequence[Path] = (),
+    language: str,
+    tokenize: str,
+    src: Path | None = None,
+    more_scores: MoreScores | None = None,
 ) -> Evaluation:
     """Score one or two files of translations against `ref` and `more_refs`, and compare two by the paired bootstrap.
 
     ref: a text, or a table of which the target side is the text. language, tokenize: the fields of `TestSet`.
+    more_scores: scores besides those of the texts, of `src`, or of the source side of the table.
     Raises UserError for more than two files, a file that does not match `ref` line by line, or wrong settings.
     """
     check_settings(language=language, tokenize=tokenize)
@@ -147,8 +165,12 @@ def evaluate_hypotheses(
     is_table = isinstance(ref, Corpus)
     name = ref.name if is_table else f"{ref}"
     # Once, because a pipe can be read only once.
-    references = [tgt for _, tgt in read_pairs(ref)] if is_table else list(read_lines(ref))
+    pairs = list(read_pairs(ref)) if is_table else []
+    references = [tgt for _, tgt in pairs] if is_table else list(read_lines(ref))
     more = _references(more_refs, len(references), name)
+    sources = [source for source, _ in pairs]
+    if src is not None:
+        (sources,) = _references([src], len(references), name)
     outputs = [list(read_lines(hyp)) for hyp in hyps]
     for hyp, output in zip(hyps, outputs, strict=True):
         if len(output) != len(references):
@@ -159,6 +181,9 @@ def evaluate_hypotheses(
         printable(hyp): corpus_scores(output, references, more_refs=more, language=language, tokenize=tokenize)
         for hyp, output in zip(hyps, outputs, strict=True)
     }
+    if more_scores is not None:
+        for scores, output in zip(systems.values(), outputs, strict=True):
+            scores += more_scores(sources, output, references)
     significance = None
     if len(hyps) == 2:
         significance = paired_bootstrap(outputs[0], outputs[1], references, more_refs=more, tokenize=tokenize)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.comet_models import write_comet
 from support.documents import code_blocks
 from support.toy_task import ROOT, CommandResult, Toy, toy_lines, write_lines
 from support.whisper_folder import noise, write_whisper
@@ -103,6 +104,8 @@ def test_commands_on_a_corpus_run(toy: Toy, folder: Path, cli: Callable[..., Com
 
 def test_commands_for_other_programs_run(toy: Toy, folder: Path, cli: Callable[..., CommandResult]) -> None:
     shutil.copytree(toy.model, "run/model")
+    write_comet(folder / "comet")
+    shutil.copy("test.de", "output.de")
     commands = bash_commands("docs/interop.md")
     assert commands
     for command in commands:

@@ -24,7 +24,7 @@ from transduce.errors import UserError
 
 if TYPE_CHECKING:
     from transduce.decoding.options import DecodingOptions
-    from transduce.evaluate import Evaluation, TestSet
+    from transduce.evaluate import Evaluation, MoreScores, TestSet
     from transduce.family.tasks.class_scores import ClassScores
     from transduce.family.tasks.text_scores import TextScores
     from transduce.family.tasks.token_scores import TokenScores
@@ -71,6 +71,13 @@ Tokenize = Annotated[
     str,
     Parameter(help="sacreBLEU's tokenizer for the first score: 13a, intl, char, zh, ja-mecab, ko-mecab or none."),
 ]
+CometFolder = Annotated[
+    Path | None,
+    Parameter(
+        help="Folder of a COMET model, whose score is printed with the others. With --hyp, --src is the source text. "
+        "See docs/interop.md."
+    ),
+]
 
 
 @with_device
@@ -91,6 +98,7 @@ def evaluate(
     capitals: Capitals = "keep",
     noise: NoiseKinds = "",
     precision: Precision = "fp32",
+    comet: CometFolder = None,
     json: JsonObject = False,
 ) -> None:
     """Evaluate a model on a test set, or given translations.
@@ -106,6 +114,7 @@ def evaluate(
     transduce evaluate --hyp output.de --src test.tsv --language de
     transduce evaluate --hyp old.de --hyp new.de --ref test.de --language de
     transduce evaluate --hyp output.de --ref first.de --ref second.de
+    transduce evaluate --hyp output.de --ref test.de --src test.en --comet comet
     transduce evaluate run/model --trees gold.trees
     transduce evaluate gpt/model --text test.txt
     transduce evaluate classifier/model --text sentences.txt --labels labels.txt
@@ -117,23 +126,35 @@ def evaluate(
     options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead, tag=tag, capitals=capitals)
     kinds = _kinds(noise)
     if text is not None or labels is not None:
-        has_others = bool(ref or src or trees or hyp or noise) or options != DecodingOptions()
+        has_others = bool(ref or src or trees or hyp or noise or comet) or options != DecodingOptions()
         has_others |= (language, tokenize, precision) != ("en", "13a", "fp32")
         return _print(_scores_of_lines(models, text, labels, has_others), json=json)
     _check_one(models, hyp, ref is not None or _is_table(src), trees)
     if hyp:
-        _check_no_model(src if ref or trees else None, options, precision, kinds)
+        _check_no_model(src if (ref and not comet) or trees else None, options, precision, kinds)
     if trees is not None:
-        _check_only_trees(src, hyp, language, tokenize, kinds)
+        _check_only_trees(src, hyp, language, tokenize, kinds, comet)
         scores = _scores_of_file(hyp[0], trees) if hyp else _scores_of_parser(models, trees, options, precision)
         return _print(scores, json=json)
     first, more = (ref[0], ref[1:]) if ref else (None, [])
+    scores = None if comet is None else _comet_scores(comet, src)
     if hyp and (reference := first or (src and Corpus(src))):
-        evaluation = evaluate_hypotheses(hyp, reference, more_refs=more, language=language, tokenize=tokenize)
+        source = src if first and comet else None
+        settings = {"more_refs": more, "language": language, "tokenize": tokenize}
+        evaluation = evaluate_hypotheses(hyp, reference, src=source, more_scores=scores, **settings)
     else:
         test_set = TestSet(_source(src), first, language, tokenize, more)
-        evaluation = _evaluate_models(models, test_set, options, precision, kinds)
+        evaluation = _evaluate_models(models, test_set, options, precision, kinds, scores)
     _print(evaluation, json=json)
+
+
+def _comet_scores(folder: Path, src: Path | None) -> "MoreScores":
+    """Return the scores of a COMET model. Raises UserError without a source text, before the model is loaded."""
+    from transduce.family.inference.comet import load_comet
+
+    if src is None:
+        raise UserError(f"--comet={folder}: expected the source text, too; add --src FILE")
+    return load_comet(folder).corpus_scores
 
 
 def _source(src: Path | None) -> Path:
@@ -208,12 +229,13 @@ def _evaluate_models(
     options: "DecodingOptions",
     precision: Precision,
     noise: Sequence[Noise],
+    more_scores: "MoreScores | None",
 ) -> "Evaluation":
     """Return the scores of a model, or of an ensemble, on a test set."""
     from transduce.evaluate import evaluate_model
     from transduce.translate import load
 
-    return evaluate_model(load(*models, precision=precision), test_set, options, noise)
+    return evaluate_model(load(*models, precision=precision), test_set, options, noise, more_scores)
 
 
 def _kinds(noise: str) -> list[Noise]:
@@ -250,11 +272,16 @@ def _check_no_model(src: Path | None, options: "DecodingOptions", precision: str
 
 
 def _check_only_trees(
-    src: Path | None, hyp: list[Path] | None, language: str, tokenize: str, noise: Sequence[Noise]
+    src: Path | None,
+    hyp: list[Path] | None,
+    language: str,
+    tokenize: str,
+    noise: Sequence[Noise],
+    comet: Path | None,
 ) -> None:
     """Raise UserError if an option has a value that the evaluation of trees does not use."""
-    if src is not None or language != "en" or tokenize != "13a" or len(hyp or []) > 1 or noise:
-        names = "--src, --language, --tokenize, --noise and a second --hyp"
+    if src is not None or language != "en" or tokenize != "13a" or len(hyp or []) > 1 or noise or comet:
+        names = "--src, --language, --tokenize, --noise, --comet and a second --hyp"
         raise UserError(f"{names}: must not be set with --trees; leave them out")
 
 

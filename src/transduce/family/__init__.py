@@ -33,6 +33,7 @@ What belongs to one member:
 | file                 | member | what it is                                                  |
 |----------------------|--------|-------------------------------------------------------------|
 | `bert_heads.py`      | BERT   | heads of an encoder: words, one vector, classes             |
+| `comet.py`           | BERT   | COMET: the quality of a translation, by the states of BERT  |
 | `reward.py`          | GPT-2  | a scalar head, which judges texts                           |
 | `relative_bias.py`   | T5     | learned numbers for distances, which `positions.py` has too |
 | `span_corruption.py` | T5     | spans of a text, which it learns to restore                 |

@@ -60,12 +60,16 @@ class BertEncoder(nn.Module):
 
         attention: attention function of all layers; None: the attribute `attention`.
         """
-        segments = torch.zeros_like(ids) if segments is None else segments
-        x = self.embedding(ids) + self.positions.weight[: ids.size(1)] + self.segments(segments)
-        x = self.dropout(self.norm(x))
+        x = self.embed(ids, segments)
         for layer in self.layers:
             x = layer(x, mask[:, None, None, :], attention or self.attention)
         return x
+
+    def embed(self, ids: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Return the states (B,T,D) before the first layer."""
+        segments = torch.zeros_like(ids) if segments is None else segments
+        x = self.embedding(ids) + self.positions.weight[: ids.size(1)] + self.segments(segments)
+        return self.dropout(self.norm(x))
 
 
 class Bert(nn.Module):
