@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Integer, Output, with_device
+from transduce.cli.options import BeamSize, Output, with_device
+from transduce.cli.parse import Precision
 from transduce.console import printable
 from transduce.errors import UserError
 
@@ -40,14 +41,8 @@ def transcribe(
         Literal["transcribe", "translate"] | None,
         Parameter(help="translate: write English, whatever is spoken.", show_default="the folder's, or transcribe"),
     ] = None,
-    beam_size: Annotated[
-        int | None,
-        Integer,
-        Parameter(
-            help="Hypotheses that the beam search keeps, at most 500. 1 is greedy search.",
-            show_default="the folder's, or 1",
-        ),
-    ] = None,
+    beam_size: BeamSize = None,
+    precision: Precision = "fp32",
     format: Annotated[
         Form,
         Parameter(
@@ -81,7 +76,9 @@ def transcribe(
     from transduce.model.cpu_backend import keep_freed_memory
 
     keep_freed_memory()
-    model = Transcriber.load(folder)
+    model = Transcriber.load(folder, precision=precision)
+    if precision == "auto":
+        print(f"transduce: precision {model.precision}", file=sys.stderr)
     times = True if format == "srt" or format == "json" and model.tokens.no_times is not None else None
     with output_file(output) if output is not None else nullcontext(sys.stdout.buffer) as file:
         for sound in sounds:

@@ -86,9 +86,9 @@ def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -
     | CLIP                       | `zero_shot.ZeroShotClassifier`     | classify, embed           |
     | Whisper                    | `transcriber.Transcriber`          | transcribe                |
 
-    Each class has its own `load`, whose type is known. precision: precision of continuations, see `LanguageModel`;
-    other members have only fp32. device: of the model, as for `transduce.load`. Raises UserError for a folder that is
-    damaged or not supported.
+    Each class has its own `load`, whose type is known. precision: of continuations and transcripts, see
+    `PreparedApplication`; other members have only fp32. device: of the model, as for `transduce.load`. Raises UserError
+    for a folder that is damaged or not supported.
     """
     from transduce.config.validation import as_path
     from transduce.errors import UserError
@@ -111,7 +111,7 @@ def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -
     path = as_path("folder", folder)
     with devices.on_device(device):
         member = open_member(path)
-        if precision != "fp32" and isinstance(member.model, Bert | Llada | T5 | ImageModel | Clip | Whisper):
+        if precision != "fp32" and isinstance(member.model, Bert | Llada | T5 | ImageModel | Clip):
             expected = f"expected 'fp32' for {path}, which continues no text; leave it out"
             raise UserError(f"precision={precision!r}: {expected}")
         match member.model:
@@ -126,6 +126,6 @@ def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -
             case Clip():
                 return ZeroShotClassifier(member, path)
             case Whisper():
-                return Transcriber(member, path)
+                return Transcriber(member, path, precision=precision)
             case _:
                 return LanguageModel(member, path, precision=precision)

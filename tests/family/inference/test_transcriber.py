@@ -1,5 +1,6 @@
 """Whisper in use beside `generate` of Hugging Face transformers: ids, times, windows, languages and beams."""
 
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -7,14 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support.hugging_face import difference, disturb
 from support.whisper_folder import FIRST, LANGUAGES, N_TIMES, noise, tokenizer_file, write_whisper
 
 import transduce
+from transduce.decoding.compiled_kernels import compiled
+from transduce.decoding.kernels import PLAIN
 from transduce.errors import NotFiniteError, UserError
+from transduce.family.configs import WhisperConfig
+from transduce.family.inference.cpu_whisper import CpuWhisper
 from transduce.family.inference.transcriber import Transcriber
 from transduce.family.inference.whisper_tokens import rules_of
 from transduce.family.sound.log_mel import log_mel
 from transduce.family.sound.segments import Transcript, parts_of
+from transduce.family.sound.whisper import Whisper
 
 END = 256
 FIRST_TIME = END + len(FIRST)
@@ -217,6 +224,51 @@ def test_weights_that_are_too_large_are_named(tmp_path: Path) -> None:
     write_whisper(tmp_path)
     ours = Transcriber.load(tmp_path)
     with torch.no_grad():
-        ours.model.embedding.weight.mul_(1e38)
+        ours.model.decoder_norm.weight.fill_(float("inf"))
     with pytest.raises(NotFiniteError, match="expected outputs that are finite numbers"):
         ours.transcribe(noise(0.1), language="en")
+
+
+# ---- the engine of translation -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def random_whisper() -> Whisper:
+    torch.manual_seed(1)
+    sizes: Any = {"d_model": 48, "n_layers": 2, "n_decoder_layers": 3, "n_heads": 3, "n_mels": 20, "max_frames": 300}
+    model = Whisper(WhisperConfig(vocab_size=90, **sizes))
+    disturb(model)
+    return model
+
+
+@pytest.mark.parametrize("kernels", [PLAIN, compiled()], ids=["plain", "compiled"])
+@pytest.mark.parametrize(("precision", "most"), [("fp32", 1e-5), ("int8", 0.05), ("bf16", 0.03)])
+@torch.inference_mode()
+def test_the_engine_computes_what_the_model_computes(
+    random_whisper: Whisper, kernels: Any, precision: Any, most: float
+) -> None:
+    """Logits after each of 20 tokens, for two sounds, with rows that are selected and repeated as a beam does."""
+    if kernels is None:
+        pytest.skip("no compiled kernels here")
+    engine = CpuWhisper(random_whisper, precision, kernels)
+    features, heard = torch.randn(2, 20, 600), torch.ones(2, 300, dtype=torch.bool)
+    memory, expected = engine.encode(features, heard), random_whisper.encode(features, heard)
+    assert difference(memory.view_as(expected), expected) < most
+    states: list[Any] = [engine.start(memory, heard), random_whisper.start(expected, heard)]
+    rows, sounds = torch.tensor([0, 0, 1, 1]), torch.arange(2)
+    for i in range(20):
+        if i == 3:
+            states = [state.select(rows, sounds) for state in states]
+        ids = torch.arange(len(rows) if i >= 3 else 2) * 7 + i
+        logits, states[0] = engine.decode_step(ids, states[0])
+        of_model, states[1] = random_whisper.decode_step(ids, states[1])
+        assert difference(logits, of_model) < most
+
+
+def test_an_engine_in_int8_and_bf16_transcribes(both: Both, tmp_path: Path) -> None:
+    samples, folder = noise(1.0, 2), both[0].folder
+    for precision in "int8", "bf16":
+        model = transduce.family.load(folder, precision=precision)
+        transcript = copy.deepcopy(model).transcribe(samples, language="en")
+        assert transcript == model.transcribe(samples, language="en") and transcript.segments
+    assert Transcriber.load(folder, precision="auto").precision in ("fp32", "bf16", "int8")

@@ -67,8 +67,8 @@ def entries_of(model: Whisper) -> list[Entry]:
         *linear("model.encoder.conv2", "conv_2"),
         Entry("model.encoder.embed_positions.weight", ("src_positions",)),
         Entry("model.decoder.embed_positions.weight", ("positions.table",)),
-        Entry("model.decoder.embed_tokens.weight", ("embedding.weight",)),
-        Entry("proj_out.weight", ("embedding.weight",), is_copy=True),
+        Entry("model.decoder.embed_tokens.weight", ("tgt_embedding.weight",)),
+        Entry("proj_out.weight", ("tgt_embedding.weight",), is_copy=True),
     ]
     for side, attentions in SIDES.items():
         for i in range(len(getattr(model, side))):

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 from tokenizers import Encoding, Tokenizer
 
 from transduce.config.kinds import kinds_of
 from transduce.config.validation import as_path
+from transduce.decoding.backends import PRECISIONS, fastest_precision
 from transduce.errors import UserError
 from transduce.family.hugging_face.folder import ENCODERS_ONLY_HERE, Member, write_member
 from transduce.family.inference.model_folder import open_member
@@ -64,3 +65,37 @@ class Application:
         kind = self.member.settings.get("model_type")
         remedy = f"use {USES.get(str(kind), '`transduce.family.load` in Python')}"
         return UserError(f"{self.folder}: model_type={kind!r}: expected {expected}; {remedy}")
+
+
+class PreparedApplication(Application):
+    """A member in use whose model is prepared for a precision.
+
+    precision: as for translations: "fp32", "bf16", "int8" with weights and activations rounded to 8 bits, or "auto",
+    the fastest on this machine. The attribute is the choice. "bf16" and "int8" compute on the CPU, also beside a GPU.
+    """
+
+    def __init__(self, member: Member, folder: Path | str = "the folder", *, precision: str = "fp32") -> None:
+        if precision not in PRECISIONS:
+            raise UserError(f"precision={precision!r}: expected one of {', '.join(PRECISIONS)}")
+        on_cpu = precision in ("bf16", "int8")
+        super().__init__(member, folder, devices.device(only_cpu=f"precision={precision!r}" if on_cpu else ""))
+        if precision == "auto":
+            device = next(member.model.parameters()).device
+            precision = fastest_precision(device, []) if self.has_kernels and device.type == "cpu" else "fp32"
+        self.precision = precision
+
+    @classmethod
+    def load(cls, folder: str | Path, *, precision: str = "fp32", device: str = "auto") -> Self:
+        """Load a folder; see `Application.load`."""
+        path = as_path("folder", folder)
+        with devices.on_device(device):
+            return cls(open_member(path), path, precision=precision)
+
+    @property
+    def has_kernels(self) -> bool:
+        """True if the kernels of translation can compute the model."""
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all except the prepared model, which holds addresses in memory: a copy prepares its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "prepared_model"}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -11,14 +11,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.config.schema import SearchConfig
+from transduce.decoding.compiled_kernels import compiled
+from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.decoder import Decoder
 from transduce.decoding.hypothesis import Hypothesis, Request
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.repetition import watch, with_change
 from transduce.errors import NotFiniteError, UserError
 from transduce.family.hugging_face.folder import Member
-from transduce.family.inference.application import Application
+from transduce.family.inference.application import PreparedApplication
 from transduce.family.inference.continuation import GREEDY
+from transduce.family.inference.cpu_whisper import CpuWhisper
 from transduce.family.inference.generation_settings import GenerationSettings, generation_settings
 from transduce.family.inference.hugging_face_beam import hugging_face_beam
 from transduce.family.inference.whisper_tokens import Rules, SpecialTokens, rules_of, settings_of, special_tokens
@@ -39,15 +42,36 @@ class _Job:
     rules: Rules
 
 
-class Transcriber(Application):
+class Transcriber(PreparedApplication):
     """A Whisper with the tokenizer of its folder. Raises UserError for another member."""
 
-    def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
-        super().__init__(member, folder)
+    def __init__(self, member: Member, folder: Path | str = "the folder", *, precision: str = "fp32") -> None:
+        super().__init__(member, folder, precision=precision)
         if not isinstance(member.model, Whisper):
             raise self.another("a model of sound, Whisper")
         self.model = member.model
-        self.decoder = Decoder(self._step, member.model.output.weight.device, self._log_probs)
+
+    @cached_property
+    def prepared_model(self) -> Whisper | CpuWhisper:
+        """The model, prepared for this machine, which takes some time and memory."""
+        is_on_cpu = self.model.output.weight.device.type == "cpu"
+        if self.precision == "fp32" and (compiled() is None or not is_on_cpu):
+            return self.model
+        return CpuWhisper(self.model, cast(Precision, self.precision))
+
+    @property
+    def decoder(self) -> Decoder[Any]:
+        """A decoding step of the model. Its scores are the decoder's output (N,D)."""
+        model = self.prepared_model
+        if isinstance(model, CpuWhisper):
+            return Decoder(model.decode, model.device, model.log_probs)
+
+        def step(ids: Tensor, state: Cache) -> tuple[Tensor, Cache]:
+            states, state = model.decode_after(ids[:, None], state)
+            return states[:, -1], state
+
+        device = self.model.output.weight.device
+        return Decoder(step, device, lambda states: model.logits(states).log_softmax(dim=-1))
 
     @cached_property
     def tokens(self) -> SpecialTokens:
@@ -144,11 +168,11 @@ class Transcriber(Application):
         """Return the memory (1,S,D) of the window that begins at frame `start`. Zeros fill the last one up."""
         part = features[:, start : start + self.window]
         part = F.pad(part, (0, self.window - part.size(1)))
-        return self.model.encode(part[None], self._mask)
+        return self.prepared_model.encode(part[None], self._mask)
 
     @property
     def _mask(self) -> Tensor:
-        return torch.ones(1, self.model.config.max_frames, dtype=torch.bool, device=self.decoder.device)
+        return torch.ones(1, self.model.config.max_frames, dtype=torch.bool, device=self.model.output.weight.device)
 
     # ---- search ------------------------------------------------------------------------------------------------------
 
@@ -156,9 +180,9 @@ class Transcriber(Application):
         """Return the language that the model gives the highest probability; None if it has one language."""
         if not self.tokens.languages:
             return None
-        scores, _ = self._after([self.tokens.start], self.model.start(memory, self._mask))
-        ids = torch.tensor([*self.tokens.languages.values()], device=scores.device)
-        return [*self.tokens.languages][int(self._log_probs(scores)[0, ids].argmax())]
+        scores, _ = self._after([self.tokens.start], memory)
+        log_probs = self.decoder.log_probs(scores)[0]
+        return max(self.tokens.languages, key=lambda code: float(log_probs[self.tokens.languages[code]]))
 
     def _output(self, memory: Tensor, job: _Job) -> Hypothesis:
         """Return the output for a window."""
@@ -166,12 +190,10 @@ class Transcriber(Application):
         settings, prompt = job.settings, [job.prompt]
         longest = min(settings.max_extra_tokens, self.model.config.max_positions - len(job.prompt))
         request = Request(search=settings, max_lengths=[longest], bos=last, eos=self.tokens.end)
-        state: Any = self.model.start(memory, self._mask)
-        if before:
-            _, state = self._after(before, state)
-        decoder: Decoder[Any] = self.decoder
+        _, state = self._after(before, memory)
+        decoder = self.decoder
         if request.avoids_repetition:
-            logits = self.model.logits if settings.beam_size == 1 else None
+            logits = self.prepared_model.logits if settings.beam_size == 1 else None
             decoder, state = watch(decoder, state, 1, settings, prompt, logits)
         decoder, state = with_change(decoder, state, 1, job.rules)
         try:
@@ -181,17 +203,12 @@ class Transcriber(Application):
             raise NotFiniteError(f"{self.folder}: {expected}") from None
         return best
 
-    def _after(self, ids: list[int], state: Cache) -> tuple[Tensor, Cache]:
-        """Return the decoder's output (1,D) after some ids, and the state with them."""
-        states, state = self.model.decode_after(torch.tensor([ids], device=self.decoder.device), state)
-        return states[:, -1], state
-
-    def _step(self, ids: Tensor, state: Cache) -> tuple[Tensor, Cache]:
-        states, state = self.model.decode_after(ids[:, None], state)
-        return states[:, -1], state
-
-    def _log_probs(self, states: Tensor) -> Tensor:
-        return self.model.logits(states).log_softmax(dim=-1)
+    def _after(self, ids: list[int], memory: Tensor) -> tuple[Any, Any]:
+        """Return the scores after some ids, and the state with them, of an output for a window."""
+        scores, state = None, self.prepared_model.start(memory, self._mask)
+        for token in ids:
+            scores, state = self.decoder.step(torch.tensor([token], device=self.decoder.device), state)
+        return scores, state
 
     def _text(self, ids: Any) -> str:
         """Return the text of a segment, without its times and other special tokens."""

@@ -53,7 +53,7 @@ class Whisper(EncoderDecoder):
         self.encoder = nn.ModuleList(
             EncoderLayer(attention(), feed_forward(), residuals(2)) for _ in range(config.n_layers)
         )
-        self.embedding = nn.Embedding(config.vocab_size, d_model)
+        self.tgt_embedding = nn.Embedding(config.vocab_size, d_model)
         self.positions = LearnedPositions(config.max_positions, d_model)
         self.decoder = nn.ModuleList(
             DecoderLayer((attention(), attention()), feed_forward(), residuals(3))
@@ -62,13 +62,17 @@ class Whisper(EncoderDecoder):
         self.encoder_norm, self.decoder_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
         self.dropout = Dropout(config.dropout)
         self.output = nn.Linear(d_model, config.vocab_size, bias=False)
-        self.output.weight = self.embedding.weight
+        self.output.weight = self.tgt_embedding.weight
         initialise((name, parameter) for name, parameter in self.named_parameters() if parameter.requires_grad)
+
+    def embed(self, src: Tensor) -> Tensor:
+        """Return what the first layer of the encoder reads, (B,S,D), of log-mel features (B,M,F)."""
+        x = F.gelu(self.conv_2(F.gelu(self.conv_1(src)))).mT
+        return self.dropout(x + self.src_positions[: x.size(1)])
 
     def encode(self, src: Tensor, src_mask: Tensor, attention: Attention = fast_attention) -> Tensor:
         """Return the memory (B,S,D) of log-mel features (B,M,F). src_mask: which of the S tokens are heard, (B,S)."""
-        x = F.gelu(self.conv_2(F.gelu(self.conv_1(src)))).mT
-        x = self.dropout(x + self.src_positions[: x.size(1)])
+        x = self.embed(src)
         for layer in self.encoder:
             x = layer(x, src_mask[:, None, None, :], attention)
         return self.encoder_norm(x)
@@ -76,7 +80,7 @@ class Whisper(EncoderDecoder):
     def decode_after(self, ids: Tensor, cache: Cache, attention: Attention = fast_attention) -> tuple[Tensor, Cache]:
         """Return the states (N,T,D) of `ids` (N,T), the tokens after those in the cache, and the cache with them."""
         end, past = cache.length + ids.size(1), []
-        x = self.dropout(self.embedding(ids) + self.positions(cache.length, end))
+        x = self.dropout(self.tgt_embedding(ids) + self.positions(cache.length, end))
         masks = causal(ids.size(1), end, ids.device), cache.src_mask
         for i, layer in enumerate(self.decoder):
             earlier = cache.past[i] if cache.past else None
