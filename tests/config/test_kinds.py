@@ -71,7 +71,7 @@ def test_its_own_keys_are_set_and_stored() -> None:
             "model.kind='wndow': expected one of 'transformer', 'recurrent', 'convolutional', 'gpt2', 'gpt2_reward', "
             "'llama', 'palm', 'synthesizer', 't6', 'performer', 'transformer_xl', "
             "'decoder', 'hyena', 'mamba', 'rwkv', 'llada', 'bert', "
-            "'longformer', 'linformer', 'bert_classifier', 't5', 'window'",
+            "'longformer', 'linformer', 'bert_classifier', 't5', 'whisper', 'wav2vec2', 'window'",
         ),
         ("model.kind=recurrent", "model.kind='recurrent': expected a ModelConfig, not a WindowConfig"),
     ],
@@ -113,7 +113,7 @@ def test_an_unknown_kind_is_refused_with_the_known_ones(monkeypatch: pytest.Monk
         "model.kind='window': expected one of 'transformer', 'recurrent', 'convolutional', 'gpt2', 'gpt2_reward', "
         "'llama', 'palm', 'synthesizer', 't6', 'performer', 'transformer_xl', "
         "'decoder', 'hyena', 'mamba', 'rwkv', 'llada', 'bert', "
-        "'longformer', 'linformer', 'bert_classifier', 't5'"
+        "'longformer', 'linformer', 'bert_classifier', 't5', 'whisper', 'wav2vec2'"
     )
     assert problems(CONFIG) == [f"{known}; did you mean 'linformer'?"]
     for use in (lambda: build(CONFIG.model), lambda: from_json(text, "config.json"), lambda: override(CONFIG, [])):

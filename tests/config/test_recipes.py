@@ -48,6 +48,8 @@ OTHER_RECIPES = (
     "linformer-small",
     "t5-small",
     "bert-classifier",
+    "speech-small",
+    "ctc-small",
     "gpt2-preferences",
     "gpt2-reward",
 )

@@ -24,7 +24,7 @@ SETTINGS = [
     "train.evaluate_every_steps=3", "train.checkpoint_every_steps=2", "train.keep_checkpoints=2",
     "train.decay_steps=0", "search.max_extra_tokens=2",
 ]  # fmt: skip
-OTHER_INPUT = {"auto", "craft-parse", "bert-classifier", "gpt2-preferences", "gpt2-reward"}  # a trial, trees, --from
+OTHER_INPUT = {"auto", "craft-parse", "bert-classifier", "gpt2-preferences", "gpt2-reward", "speech-small", "ctc-small"}
 RECIPES = ["demo", "mixture", "vaswani2017-base", *(name for name in OWN if name not in OTHER_INPUT)]
 
 

@@ -85,6 +85,8 @@ KINDS = {
     "linformer": _member("attention_configs:LinformerConfig", "linformer:LinformerBert", "masked_words"),
     "bert_classifier": _member("configs:BertClassifierConfig", "bert:BertClassifier", "classes"),
     "t5": _member("configs:T5Config", "t5:T5", "spans"),
+    "whisper": _member("configs:WhisperConfig", "sound.whisper:Whisper", "speech"),
+    "wav2vec2": _member("sound.configs:Wav2Vec2Config", "sound.wav2vec2:Wav2Vec2", "ctc"),
 }
 
 
@@ -94,6 +96,7 @@ class TaskEntry:
 
     scores: figures by which `train.best_by` can choose, except the loss.
     is_of_one_text: the task learns from one text, and not from source and target.
+    is_of_sound: the source text has the paths of sound files.
     sides: the two texts in words, and as values of an option.
     start: the function, as "module:function", that makes the model to start from of a `TrainRequest`, which must name
     one. None: the run may start from a model of the same kind.
@@ -102,6 +105,7 @@ class TaskEntry:
     task_class: str
     scores: tuple[str, ...] = ()
     is_of_one_text: bool = False
+    is_of_sound: bool = False
     sides: tuple[str, str] = ("source and target text", "SRC TGT")
     start: str | None = None
 
@@ -130,6 +134,15 @@ TASKS = {
         scores=("accuracy",),
         sides=("chosen and rejected texts", "CHOSEN REJECTED"),
         start=f"{_FAMILY}.tasks.preferences:start_reward",
+    ),
+    "speech": TaskEntry(
+        f"{_FAMILY}.tasks.speech:SpeechTask",
+        scores=("bleu",),
+        is_of_sound=True,
+        sides=("paths of sounds and text", "PATHS TEXT"),
+    ),
+    "ctc": TaskEntry(
+        f"{_FAMILY}.tasks.speech:CTCTask", is_of_sound=True, sides=("paths of sounds and text", "PATHS TEXT")
     ),
 }
 

@@ -83,7 +83,7 @@ def format_value(value: object) -> str:
     if value is None:
         return "null"
     if isinstance(value, tuple):
-        return ",".join(value)
+        return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -181,6 +181,8 @@ class TrainConfig:
         "classes",
         "preferences",
         "rewards",
+        "speech",
+        "ctc",
     ] = "translation"
     max_steps: int = 100_000  # optimizer steps (§5.2)
     warmup_steps: int = 4_000  # steps of linear growth of the learning rate (§5.3)

@@ -262,9 +262,9 @@ def _task_problems(config: Config) -> list[str]:
         lines += _label_problems(config.data)
     elif config.data.target_tokens == "labels":
         lines.append(f"data.target_tokens='labels': expected 'subwords' or 'symbols' with train.task={task!r}")
-    elif TASKS[task].is_of_one_text:
+    elif TASKS[task].is_of_one_text or TASKS[task].is_of_sound:
         lines += _one_text_problems(config.data, task)
-    if task in ("preferences", "rewards"):
+    if task in ("preferences", "rewards", "ctc"):
         values = {"label_smoothing": config.train.label_smoothing, "rdrop": config.train.rdrop}
         lines += [
             f"train.{name}={v}: expected 0 with train.task={task!r}; set it to 0" for name, v in values.items() if v
@@ -289,7 +289,7 @@ def _label_problems(data: DataConfig) -> list[str]:
 
 
 def _one_text_problems(data: DataConfig, task: str) -> list[str]:
-    """Return a line for each setting of the data that needs both a source and a target."""
+    """Return a line for each setting of the data that needs both a source and a target of text."""
     lines = []
     if data.target_tokens != "subwords":
         lines.append(f"data.target_tokens={data.target_tokens!r}: expected 'subwords' with train.task={task!r}")

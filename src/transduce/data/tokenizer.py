@@ -30,14 +30,15 @@ from pathlib import Path
 
 import numpy as np
 
-from transduce.data import labels, sentencepiece_pair, symbols, words
+from transduce.data import labels, paths, sentencepiece_pair, symbols, words
 from transduce.data.bpe_dropout import BpeDropout
 from transduce.data.labels import TextAndLabels
+from transduce.data.paths import PathsAndText
 from transduce.data.sentencepiece_pair import SentencePieces
 from transduce.data.subwords import KINDS, bytes_of_letters, document_of, engine_of, fixed_pieces, parts_of, trainer_of
 from transduce.data.symbols import SubwordsAndSymbols
 from transduce.data.text import check_text, is_blank
-from transduce.data.vocabulary import CONTROLS, SPACE, TokenizerLike, json_of, split_tag
+from transduce.data.vocabulary import CONTROLS, SPACE, TokenizerLike, fields_of, json_of, split_tag
 from transduce.data.words import Words
 from transduce.errors import UserError
 
@@ -211,9 +212,17 @@ def _read_symbols(text: str) -> SubwordsAndSymbols:
     return SubwordsAndSymbols(_read(source, {words.FORMAT: Words.from_json}), names)
 
 
+def _read_paths(text: str) -> PathsAndText:
+    (of_text,) = fields_of(text, "text")
+    if type(of_text) is not str:
+        raise UserError("its text is of another form; use another copy")
+    return PathsAndText(Tokenizer(of_text))
+
+
 FORMATS: dict[str, Callable[[str], TokenizerLike]] = {
     symbols.FORMAT: _read_symbols,
     labels.FORMAT: TextAndLabels.from_json,
+    paths.FORMAT: _read_paths,
     sentencepiece_pair.FORMAT: SentencePieces,
 }  # a file names its format in its first 100 characters
 

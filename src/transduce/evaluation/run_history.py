@@ -28,6 +28,7 @@ FIGURES: dict[str, tuple[str, int | None]] = {
     "valid_f1": ("validation F1", 2),
     "valid_accuracy": ("validation accuracy, %", 2),
     "valid_macro_f1": ("validation macro F1, %", 2),
+    "valid_word_errors": ("validation word errors, %", 2),
     "valid_word_perplexity": ("validation perplexity per word", 2),
     "valid_bits_per_character": ("validation bits per character", 3),
     "lr": ("learning rate", None),

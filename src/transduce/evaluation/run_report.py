@@ -53,6 +53,8 @@ _OF_TASK = {
         logarithmic=True,
     ),
     "spans": Chart("Accuracy", "validation, % of the tokens of the targets", ("valid_accuracy",), logarithmic=False),
+    "speech": Chart("Word errors", "validation, % of the words, greedy", ("valid_word_errors",), logarithmic=False),
+    "ctc": Chart("Word errors", "validation, % of the words, greedy", ("valid_word_errors",), logarithmic=False),
     "classes": Chart("Accuracy", "validation, % of the sentences", ("valid_accuracy",), logarithmic=False),
     "preferences": Chart("Accuracy", "validation, % of the pairs", ("valid_accuracy",), logarithmic=False),
     "rewards": Chart("Accuracy", "validation, % of the pairs", ("valid_accuracy",), logarithmic=False),

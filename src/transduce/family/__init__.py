@@ -9,6 +9,7 @@
 | `images/`                 | Dosovitskiy et al. 2020         | ViT, encoder-only, of patches of an image; and others  |
 | `t5.py`                   | Raffel et al. 2020              | relative positions as a bias; RMS norm; no biases      |
 | `sound/whisper.py`        | Radford et al. 2022             | sound in: two convolutions, pre-norm, GELU             |
+| `sound/wav2vec2.py`       | Baevski et al. 2020             | sound in: convolutions, also for positions; CTC        |
 | `mamba.py`                | Gu and Dao 2023                 | no attention: a state that each token reads and writes |
 | `rwkv.py`                 | Peng et al. 2023                | no attention: averages of values, whose weights fade   |
 | `transformer_xl.py`       | Dai et al. 2019                 | a memory of the segment before; scores of distances    |
@@ -76,15 +77,16 @@ from typing import Any
 def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -> Any:
     """Load a folder in Hugging Face's form, or RUN/model of a training here, as the class for its member.
 
-    | member                     | class                              | methods                   |
-    |----------------------------|------------------------------------|---------------------------|
-    | GPT-2, Llama, and others   | `language_model.LanguageModel`     | continue_, continue_texts |
-    | LLaDA                      | `text_filler.TextFiller`           | fill                      |
-    | BERT                       | `text_encoder.TextEncoder`         | fill, embed, classify     |
-    | T5                         | `text_to_text.TextToText`          | generate, generate_texts  |
-    | ViT, DeiT, and others      | `image_classifier.ImageClassifier` | classify, embed           |
-    | CLIP                       | `zero_shot.ZeroShotClassifier`     | classify, embed           |
-    | Whisper                    | `transcriber.Transcriber`          | transcribe                |
+    | member                   | class                                | methods                   |
+    |--------------------------|--------------------------------------|---------------------------|
+    | GPT-2, Llama, and others | `language_model.LanguageModel`       | continue_, continue_texts |
+    | LLaDA                    | `text_filler.TextFiller`             | fill                      |
+    | BERT                     | `text_encoder.TextEncoder`           | fill, embed, classify     |
+    | T5                       | `text_to_text.TextToText`            | generate, generate_texts  |
+    | ViT, DeiT, and others    | `image_classifier.ImageClassifier`   | classify, embed           |
+    | CLIP                     | `zero_shot.ZeroShotClassifier`       | classify, embed           |
+    | Whisper                  | `transcriber.Transcriber`            | transcribe                |
+    | wav2vec 2.0              | `speech_recogniser.SpeechRecogniser` | transcribe                |
 
     Each class has its own `load`, whose type is known. precision: of continuations and transcripts, see
     `PreparedApplication`; other members have only fp32. device: of the model, as for `transduce.load`. Raises UserError
@@ -98,12 +100,14 @@ def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -
     from transduce.family.inference.image_classifier import ImageClassifier
     from transduce.family.inference.language_model import LanguageModel
     from transduce.family.inference.model_folder import open_member
+    from transduce.family.inference.speech_recogniser import SpeechRecogniser
     from transduce.family.inference.text_encoder import TextEncoder
     from transduce.family.inference.text_filler import TextFiller
     from transduce.family.inference.text_to_text import TextToText
     from transduce.family.inference.transcriber import Transcriber
     from transduce.family.inference.zero_shot import ZeroShotClassifier
     from transduce.family.llada import Llada
+    from transduce.family.sound.wav2vec2 import Wav2Vec2
     from transduce.family.sound.whisper import Whisper
     from transduce.family.t5 import T5
     from transduce.model import devices
@@ -111,7 +115,7 @@ def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -
     path = as_path("folder", folder)
     with devices.on_device(device):
         member = open_member(path)
-        if precision != "fp32" and isinstance(member.model, Bert | Llada | T5 | ImageModel | Clip):
+        if precision != "fp32" and isinstance(member.model, Bert | Llada | T5 | ImageModel | Clip | Wav2Vec2):
             expected = f"expected 'fp32' for {path}, which continues no text; leave it out"
             raise UserError(f"precision={precision!r}: {expected}")
         match member.model:
@@ -127,5 +131,7 @@ def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -
                 return ZeroShotClassifier(member, path)
             case Whisper():
                 return Transcriber(member, path, precision=precision)
+            case Wav2Vec2():
+                return SpeechRecogniser(member, path)
             case _:
                 return LanguageModel(member, path, precision=precision)

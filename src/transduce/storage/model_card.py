@@ -48,6 +48,8 @@ USES = {
     "masked_words": ("An encoder", "transduce fill THIS_FOLDER < in.txt > out.txt"),
     "diffusion": ("A diffusion model of text", "transduce fill THIS_FOLDER < in.txt > out.txt"),
     "spans": ("A text-to-text model", 'transduce.family.load("THIS_FOLDER").generate("A man <extra_id_0> a guitar.")'),
+    "speech": ("A model of speech", "transduce transcribe THIS_FOLDER a.wav"),
+    "ctc": ("A model of speech", 'transduce.load_model("THIS_FOLDER")'),
     "language_model": ("A language model", "transduce continue THIS_FOLDER < in.txt > out.txt"),
     "preferences": ("A language model", "transduce continue THIS_FOLDER < in.txt > out.txt"),
     "rewards": ("A reward model", 'transduce.family.tasks.preferences.rewards("THIS_FOLDER", ["a text", "another"])'),

@@ -20,6 +20,7 @@ from transduce.data import corpora
 from transduce.data.corpora import Corpus
 from transduce.data.held_out import HeldOut
 from transduce.data.noise import MASKS
+from transduce.data.paths import PathsAndText
 from transduce.data.sentences import usual_most
 from transduce.data.symbols import SubwordsAndSymbols
 from transduce.data.tokenizer import Tokenizer
@@ -257,6 +258,8 @@ class TrainRequest:
         if data.target_tokens == "symbols":
             of_source = partial(Words.learn, vocab_size=data.vocab_size) if data.source_tokens == "words" else learn
             return SubwordsAndSymbols.learn(pairs, of_source)
+        if TASKS[self.config.train.task].is_of_sound:
+            return PathsAndText(learn(text for _, text in pairs))
         n_texts = 1 if self.is_of_one_text else 2
         masks = MASKS if "masks" in data.noise_probabilities else []
         return learn(chain((side for pair in pairs for side in pair[:n_texts]), masks))

@@ -99,6 +99,7 @@ SCORE_FORMATS = {
     "chrf": "chrF {:.1f}",
     "f1": "F1 {:.2f}",
     "accuracy": "accuracy {:.1f} %",
+    "word_errors": "word errors {:.1f} %",
     "macro_f1": "macro F1 {:.1f} %",
     "word_perplexity": "perplexity per word {:.2f}",
     "bits_per_character": "bits per character {:.3f}",

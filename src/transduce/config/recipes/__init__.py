@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transduce.config.overrides import overridden
-from transduce.config.recipes import auto, craft, family, t2t2018, vaswani2017
+from transduce.config.recipes import auto, craft, family, speech, t2t2018, vaswani2017
 from transduce.config.recipes.studies import demo, mixture, multi30k, table2, table3, table4
 from transduce.config.schema import Config
 from transduce.config.validation import problems, value_problems
@@ -44,6 +44,8 @@ OWN: dict[str, Recipe] = {
     "bert-classifier": family.bert_classifier,
     "gpt2-preferences": family.gpt2_preferences,
     "gpt2-reward": family.gpt2_reward,
+    "speech-small": speech.speech_small,
+    "ctc-small": speech.ctc_small,
 }
 PAPER: dict[str, Recipe] = {
     "vaswani2017-base": vaswani2017.base,

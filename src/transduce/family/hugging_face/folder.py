@@ -42,6 +42,7 @@ CONVERSIONS = {
     "t5": "t5",
     "vit": "vit",
     "whisper": "whisper",
+    "wav2vec2": "wav2vec2",
     "deit": "deit",
     "dinov2": "dinov2",
     "clip": "clip",

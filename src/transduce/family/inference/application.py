@@ -23,6 +23,7 @@ USES = {
     "llada": "`transduce fill`",
     "bert": "`transduce fill`, `embed` or `classify`",
     "whisper": "`transduce transcribe`",
+    "wav2vec2": "`transduce.family.load` in Python",
     **dict.fromkeys(ENCODERS_ONLY_HERE, "`transduce fill` or `embed`"),
 }
 

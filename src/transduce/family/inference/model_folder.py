@@ -1,10 +1,12 @@
 """A member that was trained here, RUN/model: usable as one from elsewhere, and written in Hugging Face's form."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from transduce.data.labels import TextAndLabels
+from transduce.data.paths import PathsAndText
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK, TokenizerLike
 from transduce.errors import UserError
 from transduce.family.bert import Bert
@@ -25,6 +27,7 @@ from transduce.storage.model_folder import LoadedModel, load_model
 START = PAD  # before the target of a T5
 MASK = UNK  # a token that no text has
 MASK_NAME = "[MASK]"  # its name where a user writes it
+ENDS_OF_WHISPER = {BOS: "<|startoftranscript|>", EOS: "<|endoftext|>"}  # before and after an output
 MASKED_TASKS = ("masked_words", "diffusion")  # a text has both ends, and masks
 
 
@@ -54,15 +57,23 @@ def member_of(loaded: LoadedModel) -> Member:
         settings |= conversion_of(Settings({"model_type": kind}, loaded.name)).settings(loaded.model)
     task = loaded.config.train.task
     is_masked = task in MASKED_TASKS
+    tokenizer = loaded.tokenizer.text if isinstance(loaded.tokenizer, PathsAndText) else loaded.tokenizer
     files = {
-        "tokenizer.json": _tokenizer_file(loaded.tokenizer, task),
+        "tokenizer.json": _tokenizer_file(tokenizer, task),
         "tokenizer_config.json": encode_json(_tokenizer_settings(loaded, is_masked=is_masked)),
     }
     if is_masked:
         return Member(loaded.model, settings | ({"mask_token_id": MASK} if task == "diffusion" else {}), files)
-    ids = {"eos_token_id": EOS, **({"decoder_start_token_id": START} if task == "spans" else {"bos_token_id": BOS})}
+    ids = {"eos_token_id": EOS, **_start_ids(task)}
     files["generation_config.json"] = encode_json({**ids, "pad_token_id": PAD})
     return Member(loaded.model, settings | ids, files)
+
+
+def _start_ids(task: str) -> dict[str, int]:
+    """Return the setting for the id before an output."""
+    if task == "speech":
+        return {"decoder_start_token_id": BOS, "bos_token_id": BOS}
+    return {"decoder_start_token_id": START} if task == "spans" else {"bos_token_id": BOS}
 
 
 def _classifier(loaded: LoadedModel) -> Member:
@@ -93,6 +104,9 @@ def _tokenizer_file(tokenizer: TokenizerLike, task: str) -> bytes:
     content = json.loads(tokenizer.to_json())
     if task == "spans":
         content["added_tokens"] += _sentinels(tokenizer.vocab_size)
+    elif task in ("speech", "ctc"):
+        content["post_processor"] = None
+        _rename(content, ENDS_OF_WHISPER if task == "speech" else {})
     else:
         _add_ends(content, is_masked=task in MASKED_TASKS)
     return (json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode()
@@ -127,16 +141,25 @@ def _add_ends(content: dict[str, Any], *, is_masked: bool) -> None:
 
 def _name_mask(content: dict[str, Any]) -> None:
     """Call the token MASK, which no text has, [MASK] in a tokenizer.json. In a text it takes the spaces next to it."""
-    model, old = content["model"], CONTROLS[MASK]
-    model["vocab"] = {MASK_NAME if name == old else name: i for name, i in model["vocab"].items()}
+    _rename(content, {MASK: MASK_NAME})
+    model = content["model"]
     model["unk_token"] = MASK_NAME if model["type"] == "WordPiece" else None
-    added = content["added_tokens"]
-    added[MASK] = {**added[MASK], "content": MASK_NAME, "lstrip": True, "rstrip": True}
+    content["added_tokens"][MASK] |= {"lstrip": True, "rstrip": True}
+
+
+def _rename(content: dict[str, Any], names: Mapping[int, str]) -> None:
+    """Give control tokens other names in a tokenizer.json. names: by id."""
+    model, new = content["model"], {CONTROLS[i]: name for i, name in names.items()}
+    model["vocab"] = {new.get(name, name): i for name, i in model["vocab"].items()}
+    for i, name in names.items():
+        content["added_tokens"][i] |= {"content": name}
 
 
 def _tokenizer_settings(loaded: LoadedModel, *, is_masked: bool) -> dict[str, Any]:
     """Return the content of tokenizer_config.json."""
     names: dict[str, str] = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), CONTROLS, strict=True))
+    if loaded.config.train.task == "speech":
+        names.update(bos_token=ENDS_OF_WHISPER[BOS], eos_token=ENDS_OF_WHISPER[EOS])
     if is_masked:
         names.update(unk_token=MASK_NAME, mask_token=MASK_NAME, cls_token=CONTROLS[BOS], sep_token=CONTROLS[EOS])
     max_positions = loaded.config.model.max_positions
