@@ -8,6 +8,7 @@
 | `clip.py`   | Radford et al. 2021      | a ViT and a GPT-2, whose vectors of image and caption meet       |
 | `swin.py`   | Liu et al. 2021          | windows that shift (`windows.py`); fewer, wider patches          |
 | `detr.py`   | Carion et al. 2020       | queries become a set of objects; `detr_loss.py` matches them     |
+| `dalle.py`  | Ramesh et al. 2021       | a GPT-2 over captions and codes of images                        |
 
 What they share: `configs.py` (sizes), `image_model.py` (what a classifier of images has), `layers.py` (their layer) and
 `image_sizes.py` (images that are larger or smaller than in the training).

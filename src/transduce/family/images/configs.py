@@ -61,3 +61,19 @@ class DetrConfig:
     d_ff: int = 2_048  # inner width of the feed-forward layer
     n_queries: int = 100  # maximum number of objects on an image
     dropout: float = 0.1  # of the attention weights and the residuals
+
+
+@dataclass(frozen=True)
+class DallEConfig:
+    """The sizes of a DALL-E. The defaults make the decoder of the paper, of twelve billion values."""
+
+    n_text_ids: int = 16_384  # vocabulary of captions; the next ids are codes of images
+    n_text: int = 256  # tokens of a caption, the start included
+    n_codes: int = 8_192  # codes of a piece of an image
+    side: int = 32  # rows and columns of codes of an image
+    d_model: int = 3_968  # width of every sub-layer's output
+    n_layers: int = 64
+    n_heads: int = 62
+    dropout: float = 0.1  # of the embedding, the attention weights and the residuals
+    n_channels: int = 3  # of an image, which has two pixels for each row and column of codes in the autoencoder here
+    d_pixels: int = 64  # width of the convolutions of the autoencoder
