@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
 import pytest
 from support.attack_files import contents
@@ -11,6 +12,7 @@ from support.toy_task import CommandResult, Toy, write_lines
 
 import transduce
 from transduce import Translator
+from transduce.decoding.translations import is_short
 
 
 @pytest.fixture(scope="module")
@@ -40,14 +42,40 @@ def test_doubtful_translations_are_counted(toy: Toy, tmp_path: Path, cli: Callab
     assert result.out.decode().count("\n") == 4
     first, second = result.err.splitlines()
     assert first.endswith("in: 2 of 4 translations were cut at their maximum length (lines 1, 3)")
-    assert "add --capitals lower" in second
+    assert "the text is unlike the training text" in second
 
 
-def test_capitals_are_translated_in_small_letters(toy: Toy) -> None:
-    loaded = transduce.load(toy.model)
-    small, capitals = loaded.translate(["Aa bb. cc dd", "AA BB. CC DD"], capitals="lower")
-    assert capitals.text == " ".join(t.text.upper() for t in loaded.translate(["Aa bb.", "Cc dd"]))
-    assert small == loaded.translate(["Aa bb. cc dd"])[0]
+def test_a_short_output_is_doubtful(model: Translator) -> None:
+    lines = ["a b c d e f a b c d e f", "a b c d e"]
+    assert [translation.doubts for translation in model.translate(lines)] == [[], []]
+    short, other = model.translate(lines, max_length=3)
+    assert short.is_short and "short" in short.doubts and not other.is_short
+
+
+@pytest.mark.parametrize(("n_source", "n_output", "expected"), [(12, 3, True), (12, 4, False), (11, 0, False)])
+def test_less_than_three_tenths_of_a_long_source_is_short(n_source: int, n_output: int, expected: bool) -> None:
+    assert is_short([5] * n_source, [5] * n_output) is expected
+
+
+def test_capitals_are_translated_in_small_letters(model: Translator) -> None:
+    small, capitals = model.translate(["Aa bb. cc dd", "AA BB. CC DD"])
+    assert capitals.text == " ".join(t.text.upper() for t in model.translate(["Aa bb.", "Cc dd"]))
+    assert small == model.translate(["Aa bb. cc dd"], capitals="keep")[0]
+    assert capitals != model.translate(["AA BB. CC DD"], capitals="keep")[0]
+
+
+def test_capitals_stay_where_the_output_must_have_a_given_spelling(model: Translator) -> None:
+    line = "AA BB CC"
+    options: list[dict[str, Any]] = [
+        {"terms": {"bb": "ef"}},
+        {"constraints": [{"must": ["ef"]}]},
+        {"prefixes": ["ef"]},
+    ]
+    for option in options:
+        (translation,) = model.translate([line], **option)
+        assert translation == model.translate([line], capitals="keep", **option)[0]
+        assert "ef" in translation.text and translation.unmet == ()
+    assert model.translate([line])[0].text == model.translate(["Aa bb cc"])[0].text.upper()
 
 
 def test_the_search_of_a_model_can_be_configured(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:

@@ -47,6 +47,7 @@ from transduce.decoding.segmentation import (
     check_lines,
     check_number,
     encode_pairs,
+    in_small_letters,
     most_tokens,
     segments_of,
     with_tag,
@@ -155,6 +156,7 @@ class Translator:
         of_segments = SegmentConstraints.of(lines, segments, of_lines, Terms.of(terms), self.tokenizer)
         if of_segments.phrases:
             check_search(options, settings)
+        segments = in_small_letters(segments, self.tokenizer, options, of_segments.segments)
         constraint = self._constraint(segments, of_segments, settings, first_number)
         sources, backend = [segment.ids for segment in segments], self._backend_of(options)
         if options.draws is None:

@@ -194,6 +194,7 @@ def test_placeholders_stay_or_are_named(service: Served, translator: transduce.T
     assert answer == {
         "translatedText": [translation.text for translation in expected],
         "unmetConstraints": [[], [], [link]],
+        "doubts": [[], [], ["short"]],
     }
     answer = service.translate("<p>a <b>b</b> {name} c</p>", format="html", placeholders="true").json
     assert answer["translatedText"].count("{name}") == answer["translatedText"].count("<b>") == 1

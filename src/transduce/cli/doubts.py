@@ -9,13 +9,15 @@ MOST_NUMBERS = 10  # of lines in a message
 MEANINGS = {
     "repeated": "repeated the same words; their text is of a second search without repetition, unless --loops=keep",
     "cut": "were cut at their maximum length",
+    "short": "have few words for the length of their source, and a part may be missing",
     "unsplit": "are of several sentences as one, because of must or prefix, and may lack some; write a line for each",
 }
-REMEDY = "where many are doubtful, the text is unlike the training text; for text in capitals, add --capitals lower"
+UNLIKE_TRAINING = ("repeated", "cut", "short")
+REMEDY = "where many are doubtful, the text is unlike the training text"
 
 
 class DoubtWatch:
-    """Counts the translations that repeat themselves or were cut, and says so on standard error.
+    """Counts the translations that repeat themselves, were cut or are short, and says so on standard error.
 
     name: of the text. count: the number of lines so far; at first, of lines that come before.
     """
@@ -35,7 +37,7 @@ class DoubtWatch:
     def end(self) -> None:
         """Print how many translations of the whole text are doubtful, and the first of their lines."""
         lines = [f"{self._message(doubt)}" for doubt, numbers in self._lines.items() if numbers]
-        for line in [*lines, REMEDY] if self._lines["repeated"] or self._lines["cut"] else lines:
+        for line in [*lines, REMEDY] if any(self._lines[doubt] for doubt in UNLIKE_TRAINING) else lines:
             print(f"transduce: {self._name}: {line}", file=sys.stderr, flush=True)
 
     def _message(self, doubt: str) -> str:

@@ -95,7 +95,7 @@ def evaluate(
     alpha: Alpha = None,
     lookahead: Lookahead = None,
     tag: Tag = None,
-    capitals: Capitals = "keep",
+    capitals: Capitals = "lower",
     noise: NoiseKinds = "",
     precision: Precision = "fp32",
     comet: CometFolder = None,

@@ -61,7 +61,10 @@ Tag = Annotated[
 ]
 Capitals = Annotated[
     Literal["keep", "lower"],
-    Parameter(help="lower: translate a sentence in capitals in small letters, and write the output in capitals."),
+    Parameter(
+        help="lower: translate a sentence in capitals in small letters, and write the output in capitals, which most "
+        "models know little; keep: give the model the capitals."
+    ),
 ]
 Precision = Annotated[Literal["fp32", "bf16"], Parameter(help="Precision of the model.")]
 Device = Annotated[

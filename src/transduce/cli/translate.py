@@ -167,7 +167,7 @@ class SearchArguments:
     loops: Loops = "retry"
     split: SplitLines = "auto"
     numbers: Numbers = "copy"
-    capitals: Capitals = "keep"
+    capitals: Capitals = "lower"
     placeholders: Placeholders = False
 
 

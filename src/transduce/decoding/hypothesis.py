@@ -70,6 +70,7 @@ class Translation:
     that was split. pieces, token_log_probs: the tokens and the log-probability of each, EOS included.
     finished: False if the output was cut at its maximum length. problem: the reason for no translation, or None.
     is_unsplit: True if several sentences were translated as one, because of `must` or `prefix`; some may be missing.
+    is_short: True if a segment of 12 pieces or more has less than three tenths as many in its output.
     is_loop: True if the search repeated the same words, so that the text is of a second search without repetition, or
     is a loop (`options.loops`).
     alternatives: the other outputs of an n-best list, best first.
@@ -94,12 +95,19 @@ class Translation:
     unmet: tuple[str, ...] = ()
     is_loop: bool = False
     is_unsplit: bool = False
+    is_short: bool = False
     confidence: float | None = None
 
     @property
     def doubts(self) -> list[str]:
-        """The reasons to doubt the text: "repeated", "cut" for the maximum length, "unsplit" for several sentences."""
-        return ["repeated"] * self.is_loop + ["cut"] * (not self.finished) + ["unsplit"] * self.is_unsplit
+        """The reasons to doubt the text: repeated words, the maximum length, several sentences as one, few words."""
+        reasons = {
+            "repeated": self.is_loop,
+            "cut": not self.finished,
+            "unsplit": self.is_unsplit,
+            "short": self.is_short,
+        }
+        return [reason for reason, holds in reasons.items() if holds]
 
     @property
     def line(self) -> str:

@@ -105,7 +105,8 @@ class DecodingOptions:
     a sentence of that length is halved; "auto", also lines of more sentences than data.sentences_per_line; "sentences",
     all; "none". A line with a required phrase stays whole. A line break always divides.
     numbers: "copy" leaves text without a letter as it is; "translate" translates it if it has a digit.
-    capitals: "lower" translates a sentence of words in capitals in small letters, and writes the output in capitals.
+    capitals: "lower" translates a sentence of words in capitals in small letters, and writes the output in capitals,
+    unless the line has a constraint, or a term; "keep" gives the model the capitals.
     tag: one of the model's tags (`data.tags`), which comes before each source line; None: the lines have their own.
     placeholders: let {name}, %s, tags, URLs and the like stay as they are; see `phrases/placeholders.py`.
     alignment: also find the source word of each word of the output (`evaluation/word_alignment.py`).
@@ -128,7 +129,7 @@ class DecodingOptions:
     mbr_metric: MbrMetric | None = None
     split: Split = "auto"
     numbers: Numbers = "copy"
-    capitals: Capitals = "keep"
+    capitals: Capitals = "lower"
     tag: str | None = None
     placeholders: bool = False
     alignment: bool = False

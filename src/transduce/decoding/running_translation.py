@@ -26,7 +26,7 @@ from transduce.decoding.phrases.segment_constraints import (
 )
 from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.decoding.running_search import Job, Key, RunningSearch
-from transduce.decoding.segmentation import Segment, segments_of, with_tag
+from transduce.decoding.segmentation import Segment, in_small_letters, segments_of, with_tag
 from transduce.decoding.translations import (
     NO_PHRASES,
     is_loop,
@@ -133,6 +133,7 @@ class RunningTranslation(Generic[Key]):
             pairs = zip(segments, of_segments.segments, strict=True)
             constraints = [self._constraint(segment, of_segment, settings) for segment, of_segment in pairs]
             phrases = of_segments.phrases
+        segments = in_small_letters(segments, self.tokenizer, options, constraints)
         waiting = deque(range(len(segments)))
         self.lines[key] = _Line(text, options, settings, segments, problems, constraints, phrases, kept, waiting)
         self.beam_size = settings.beam_size

@@ -183,9 +183,24 @@ def segments_of(
             ids_of_parts = tokenizer.encode_batch([before + part for part, _ in parts])
             pairs = zip(parts, ids_of_parts, strict=True)
             segments += [Segment(i, before + part, gap, ids) for (part, gap), ids in pairs]
-    if options.capitals == "lower":
-        segments = [_lowered(segment, tokenizer) for segment in segments]
     return segments, problems
+
+
+def in_small_letters(
+    segments: Sequence[Segment],
+    tokenizer: TokenizerLike,
+    options: DecodingOptions,
+    constraints: Sequence[object] = (),
+) -> list[Segment]:
+    """Return the segments; those in capitals have the ids of small letters, unless `options.capitals` is "keep".
+
+    constraints: of the segments. One with a constraint stays as it is, because its output must have a given spelling.
+    """
+    if options.capitals == "keep":
+        return [*segments]
+    return [
+        segment if any(constraints[i : i + 1]) else _lowered(segment, tokenizer) for i, segment in enumerate(segments)
+    ]
 
 
 def _lowered(segment: Segment, tokenizer: TokenizerLike) -> Segment:

@@ -29,6 +29,17 @@ LEAST_REPEATS = 5  # of the same tokens one after the other; a loop also has twi
 NO_LOOPS = 3  # `search.no_repeat_ngram` of the second search
 MOST_EXTRA = 20  # `search.max_extra_tokens` of the second search: many loops have no good end
 
+# Of corpora of captions, news and talk, in both directions, at most 3 of 10,000 pairs are short. Most of them are no
+# translations.
+LEAST_SOURCE = 12  # pieces of a source whose output can be short
+LEAST_SHARE = 0.3  # pieces of an output for each piece of its source
+
+
+def is_short(source: Sequence[int], output: Sequence[int]) -> bool:
+    """Return True for an output with so few ids that a part of its source is probably missing."""
+    return len(source) >= LEAST_SOURCE and len(output) < LEAST_SHARE * len(source)
+
+
 # ---- loops -----------------------------------------------------------------------------------------------------------
 
 
@@ -186,6 +197,7 @@ def _translation(
         finished=all(h.finished for h in hypotheses),
         is_loop=any(h.is_loop for h in hypotheses),
         is_unsplit=segments[0].is_unsplit,
+        is_short=any(is_short(segment.ids, h.ids) for segment, h in zip(segments, hypotheses, strict=True)),
         utility=None if hypotheses[0].utility is None else _utility(hypotheses),
         alignment=None if hypotheses[0].alignment is None else _alignment(hypotheses, parts, text),
         unmet=phrases.unmet(text) if phrases is not None else (),

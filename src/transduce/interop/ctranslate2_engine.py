@@ -23,7 +23,7 @@ from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, TokenizerLike
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
-from transduce.decoding.segmentation import check_lines, segments_of, with_tag
+from transduce.decoding.segmentation import check_lines, in_small_letters, segments_of, with_tag
 from transduce.decoding.translations import nearest_first, translations_of, without_loops
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_files import check_files
@@ -155,6 +155,7 @@ class ExportedTranslator:
         settings = options.resolve(self.config.search)
         lines = with_tag(lines, options.tag, self.tokenizer)
         segments, problems = segments_of(lines, self.tokenizer, self.config.data, options)
+        segments = in_small_letters(segments, self.tokenizer, options)
         search = partial(self._search, n_best=options.n_candidates, uses_map=options.shortlist)
         hypotheses = without_loops(search, [segment.ids for segment in segments], settings, None, options.loops)
         if options.mbr is not None:

@@ -243,7 +243,7 @@ def _response(description: str, schema: str) -> dict[str, object]:
 
 
 CONFIDENCE: dict[str, object] = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
-DOUBT = {"enum": ["repeated", "cut", "unsplit"]}
+DOUBT = {"enum": ["repeated", "cut", "unsplit", "short"]}
 DETECTION = {
     "type": "object",
     "properties": {"language": STRING, "confidence": {"type": "number", "minimum": 0, "maximum": 100}},
