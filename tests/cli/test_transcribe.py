@@ -2,7 +2,7 @@
 
 import io
 import json
-import subprocess
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -76,11 +76,17 @@ def test_subtitles_are_numbered_and_in_order(folder: Path, sounds: list[Path], c
     assert_mistake(two, "--format=srt: expected one sound file, not 2; transcribe one after the other")
 
 
-def test_standard_input_is_a_sound(folder: Path, sounds: list[Path]) -> None:
-    command = [sys.executable, "-m", "transduce", "transcribe", str(folder), "-", str(sounds[0]), "--language", "en"]
-    result = subprocess.run(command, input=sounds[0].read_bytes(), capture_output=True, check=True)
-    first, second = result.stdout.splitlines()
-    assert first == second and b"standard input: from 0" in result.stderr
+def test_standard_input_is_a_sound(folder: Path, sounds: list[Path], cli: Cli) -> None:
+    stdin = os.dup(0)
+    try:
+        with sounds[0].open("rb") as file:
+            os.dup2(file.fileno(), 0)
+        result = cli("transcribe", folder, "-", sounds[0], "--language", "en")
+    finally:
+        os.dup2(stdin, 0)
+        os.close(stdin)
+    first, second = result.out.splitlines()
+    assert first == second and "standard input: from 0" in result.err
 
 
 @pytest.mark.parametrize(

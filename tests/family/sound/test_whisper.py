@@ -1,6 +1,7 @@
 """Whisper beside Hugging Face transformers, with the same random weights."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 from transduce.errors import UserError
 from transduce.family.configs import WhisperConfig
+from transduce.family.hugging_face.folder import Member, write_member
 from transduce.family.hugging_face.settings import Settings
 from transduce.family.hugging_face.whisper import CONVERSION
 from transduce.family.sound.whisper import Whisper
@@ -131,3 +133,11 @@ def test_public_sizes_have_their_number_of_parameters(name: str, sizes: dict[str
     if count is None:  # a row of the embedding, and 48 bands more for the first convolution
         count = 1_543_304_960 + 1_280 + 48 * 3 * 1_280
     assert parameter_count(model) == count, name
+
+
+def test_a_folder_that_is_written_opens_in_hugging_face(models: Models, tmp_path: Path) -> None:
+    ours, theirs = models
+    write_member(tmp_path / "ours", Member(ours, theirs.config.to_dict()))
+    copy = type(theirs).from_pretrained(tmp_path / "ours")
+    ids = {"input_features": features(), "decoder_input_ids": random_ids()}
+    assert difference(copy(**ids).logits, theirs(**ids).logits) < TOLERANCE

@@ -1,6 +1,5 @@
 """Whisper as a user has it: sound in, text out, with languages and times."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.config.schema import SearchConfig
+from transduce.decoding.backends import decoder
 from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.decoder import Decoder
@@ -30,16 +30,6 @@ from transduce.family.sound.segments import SECONDS, Segment, Transcript, parts_
 from transduce.family.sound.sound_file import read_sound
 from transduce.family.sound.whisper import Whisper
 from transduce.model.cpu_backend import faster_products
-from transduce.model.transformer import Cache
-
-
-@dataclass(frozen=True)
-class _Job:
-    """How the windows of a sound are searched. prompt: the ids before each output."""
-
-    settings: SearchConfig
-    prompt: list[int]
-    rules: Rules
 
 
 class Transcriber(PreparedApplication):
@@ -61,17 +51,8 @@ class Transcriber(PreparedApplication):
 
     @property
     def decoder(self) -> Decoder[Any]:
-        """A decoding step of the model. Its scores are the decoder's output (N,D)."""
-        model = self.prepared_model
-        if isinstance(model, CpuWhisper):
-            return Decoder(model.decode, model.device, model.log_probs)
-
-        def step(ids: Tensor, state: Cache) -> tuple[Tensor, Cache]:
-            states, state = model.decode_after(ids[:, None], state)
-            return states[:, -1], state
-
-        device = self.model.output.weight.device
-        return Decoder(step, device, lambda states: model.logits(states).log_softmax(dim=-1))
+        """A decoding step of the model."""
+        return decoder(cast(Any, self.prepared_model))
 
     @cached_property
     def tokens(self) -> SpecialTokens:
@@ -111,10 +92,11 @@ class Transcriber(PreparedApplication):
         with faster_products(self.model.output.weight.device):
             memory = self._memory(features, 0)
             language = language or self.tokens.language or self._most_likely_language(memory)
-            job = _Job(settings, self.tokens.prompt(language, task, with_times=times), rules)
+            prompt = self.tokens.prompt(language, task, with_times=times)
             segments, cut, start = list[Segment](), list[tuple[float, float]](), 0
             while start < n_frames:
-                output = self._output(self._memory(features, start) if start else memory, job)
+                memory = self._memory(features, start) if start else memory
+                output = self._output(memory, prompt, rules, settings)
                 n = min(self.window, n_frames - start)
                 parts, n_done = parts_of(output.ids, self.tokens.first_time, n)
                 offset = start * STEP / RATE
@@ -184,18 +166,17 @@ class Transcriber(PreparedApplication):
         log_probs = self.decoder.log_probs(scores)[0]
         return max(self.tokens.languages, key=lambda code: float(log_probs[self.tokens.languages[code]]))
 
-    def _output(self, memory: Tensor, job: _Job) -> Hypothesis:
+    def _output(self, memory: Tensor, prompt: list[int], rules: Rules, settings: SearchConfig) -> Hypothesis:
         """Return the output for a window."""
-        *before, last = job.prompt
-        settings, prompt = job.settings, [job.prompt]
-        longest = min(settings.max_extra_tokens, self.model.config.max_positions - len(job.prompt))
+        *before, last = prompt
+        longest = min(settings.max_extra_tokens, self.model.config.max_positions - len(prompt))
         request = Request(search=settings, max_lengths=[longest], bos=last, eos=self.tokens.end)
         _, state = self._after(before, memory)
         decoder = self.decoder
         if request.avoids_repetition:
-            logits = self.prepared_model.logits if settings.beam_size == 1 else None
-            decoder, state = watch(decoder, state, 1, settings, prompt, logits)
-        decoder, state = with_change(decoder, state, 1, job.rules)
+            logits = decoder.logits if settings.beam_size == 1 else None
+            decoder, state = watch(decoder, state, 1, settings, [prompt], logits)
+        decoder, state = with_change(decoder, state, 1, rules)
         try:
             ((best, *_),) = hugging_face_beam(decoder, request).search(state, request, n_best=1)
         except FloatingPointError as problem:
