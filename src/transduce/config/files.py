@@ -30,6 +30,8 @@ ADDED_LATER: dict[str, object] = {
     "model.n_decoder_layers": None,
     "model.activation": "relu",
     "model.output_bias": False,
+    "model.multi_query": False,
+    "model.window_every": 1,
     "data.source_tokens": "subwords",
     "data.target_tokens": "subwords",
     "data.tags": (),
