@@ -83,6 +83,7 @@ FIRST_KEYS = {
     "linformer": "vocab_size d_model n_layers n_heads rank d_ff max_positions dropout",
     "bert_classifier": "vocab_size d_model n_layers n_heads d_ff max_positions n_segments norm_eps dropout",
     "t5": "vocab_size d_model n_layers n_heads d_k d_ff gated tied dropout",
+    "palm": "vocab_size d_model n_layers n_heads d_k d_ff max_positions",
     "synthesizer": "vocab_size d_model n_layers n_heads scores rank d_ff max_positions dropout",
     "gpt2_reward": "vocab_size d_model n_layers n_heads d_ff max_positions dropout",
     "whisper": "vocab_size d_model n_layers n_decoder_layers n_heads d_ff n_mels max_frames max_positions dropout",
