@@ -15,8 +15,14 @@ LINES = ["a b c", "c b a b"]
 def test_a_path_is_its_bytes(kind: str, path: str) -> None:
     tokenizer = PathsAndText(Tokenizer.learn(LINES, kind=kind, vocab_size=600))
     ids = tokenizer.encode(f"{path}\n".strip("\n"))
-    assert path_of(ids) == tokenizer.decode(ids) == path and len(ids) == len(path.encode())
+    assert path_of(ids) == tokenizer.decode(ids) == path and len(ids) == 255
     assert max(ids) < tokenizer.vocab_size == tokenizer.text.vocab_size
+
+
+def test_a_path_may_be_longer_and_a_blank_line_is_none() -> None:
+    tokenizer = PathsAndText(Tokenizer.learn(LINES, vocab_size=300))
+    long, blank = tokenizer.encode_batch(["a" * 300, " "])
+    assert path_of(long) == "a" * 300 and len(long) == 300 and blank == []
 
 
 def test_the_target_is_text() -> None:

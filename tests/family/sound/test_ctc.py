@@ -75,3 +75,9 @@ def test_equal_frames_need_a_blank_between_equal_tokens() -> None:
     assert greedy(sure) == prefix_beam(sure) == [1, 1]
     sure[1] = sure[0]
     assert greedy(sure) == prefix_beam(sure) == [1]
+
+
+def test_a_long_sound_does_not_lose_its_probability() -> None:
+    log_probs = random_log_probs(4, frames=3_000, tokens=40)
+    text = prefix_beam(log_probs.numpy(), beam_size=2, n_tokens=2)
+    assert len(text) > 1_000

@@ -44,10 +44,10 @@ CTC = Config(
         norm="pre",
         dropout=0.0,
     ),
-    data=DataConfig(vocab_size=300, batch_tokens=600),
+    data=DataConfig(vocab_size=300, batch_tokens=13 * 256),
     train=TrainConfig(
         task="ctc",
-        max_steps=80,
+        max_steps=120,
         warmup_steps=20,
         lr_factor=0.4,
         label_smoothing=0.0,
@@ -58,7 +58,7 @@ CTC = Config(
     ),
 )
 WHISPER = replace(
-    with_train(CTC, task="speech", max_steps=200, warmup_steps=60, lr_factor=0.12),
+    with_train(CTC, task="speech", max_steps=260, warmup_steps=60, lr_factor=0.12),
     model=WhisperConfig(d_model=48, n_layers=1, n_heads=2, n_mels=16, max_frames=10, max_positions=256),
 )
 

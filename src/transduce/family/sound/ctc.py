@@ -46,21 +46,20 @@ def prefix_beam(log_probs: np.ndarray, beam_size: int = 10, n_tokens: int | None
     log_probs: (T,V). A beginning has two probabilities: of its paths that end in a blank, and of those that end in its
     last token. n_tokens: most likely tokens of a frame that may follow; None: all.
     """
-    beam: dict[tuple[int, ...], tuple[float, float]] = {(): (0.0, -np.inf)}
-    for frame in log_probs.astype(np.float64):
-        best = range(len(frame)) if n_tokens is None else np.argsort(-frame)[:n_tokens].tolist()
-        likely = [(token, float(frame[token])) for token in best if token != BLANK]
-        after: dict[tuple[int, ...], list[float]] = defaultdict(lambda: [-np.inf, -np.inf])
+    beam: dict[tuple[int, ...], tuple[float, float]] = {(): (1.0, 0.0)}
+    for frame in np.exp(log_probs.astype(np.float64)):
+        probs = frame.tolist()
+        best = range(len(probs)) if n_tokens is None else np.argsort(-frame)[:n_tokens].tolist()
+        after: dict[tuple[int, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])
         for text, (with_blank, with_token) in beam.items():
-            total = np.logaddexp(with_blank, with_token)
-            same = after[text]
-            same[0] = np.logaddexp(same[0], total + frame[BLANK])
-            if text:
-                same[1] = np.logaddexp(same[1], with_token + frame[text[-1]])
-            for token, log_prob in likely:
-                longer = after[*text, token]
-                start = with_blank if text and token == text[-1] else total
-                longer[1] = np.logaddexp(longer[1], start + log_prob)
-        ranked = sorted(after.items(), key=lambda item: np.logaddexp(item[1][0], item[1][1]), reverse=True)[:beam_size]
-        beam = {text: (with_blank, with_token) for text, (with_blank, with_token) in ranked}
+            total = with_blank + with_token
+            last = text[-1] if text else BLANK
+            after[text][0] += total * probs[BLANK]
+            after[text][1] += with_token * probs[last]
+            for token in best:
+                if token != BLANK:
+                    after[*text, token][1] += (with_blank if token == last else total) * probs[token]
+        ranked = sorted(after.items(), key=lambda item: sum(item[1]), reverse=True)[:beam_size]
+        scale = sum(ranked[0][1])  # so that the product of many frames does not become 0
+        beam = {text: (with_blank / scale, with_token / scale) for text, (with_blank, with_token) in ranked}
     return [*next(iter(beam))]
