@@ -10,6 +10,7 @@ from transduce.data import engine
 from transduce.data.engine import library_errors
 from transduce.errors import UserError
 from transduce.family.hugging_face.folder import Member
+from transduce.family.images.clip import Clip
 
 OLDER_FILES = ("vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
 
@@ -46,8 +47,9 @@ def encode_texts(
     tokenizer: Tokenizer, texts: Sequence[str], member: Member, folder: Path | str, *, add_special_tokens: bool = True
 ) -> list[Encoding]:
     """Return the tokens of each text. Raises UserError if the tokenizer cannot encode it for the member."""
-    settings = member.settings.get("text_config", member.settings)  # of CLIP, which also has images
-    n_rows, where = settings["vocab_size"], f"{folder}/tokenizer.json"
+    is_clip = isinstance(member.model, Clip)  # whose config.json has it in a part
+    n_rows = member.model.config.vocab_size if is_clip else member.settings["vocab_size"]
+    where = f"{folder}/tokenizer.json"
     return engine.encode_texts(tokenizer, texts, n_rows, where, add_special_tokens=add_special_tokens)
 
 
