@@ -285,3 +285,26 @@ def test_planted_faults_are_cleaned(tmp_path: Path) -> None:
     shares = dict(re.findall(r"^\| (.*) \| ([\d.]+)% \|$", process.stdout, re.MULTILINE))
     assert float(shares["all faults"]) >= 90, process.stdout
     assert float(shares["good pairs, lost"]) <= 1, process.stdout
+
+
+@pytest.mark.slow
+def test_sparse_features_share_dimensions() -> None:
+    """Opposite features have half of a dimension each, those at right angles a whole one."""
+    toy = runpy.run_path(str(ROOT / "benchmarks" / "superposition.py"))
+    weights = torch.tensor([[1.0, -1.0, 0.0], [0.0, 0.0, 2.0]])
+    assert toy["dimensionalities"](weights).tolist() == [0.5, 0.5, 1.0]
+    trained, losses, nothing = toy["train"](torch.tensor([0.0, 0.99]), steps=300)
+    represented = (trained.square().sum(-2) > 0.5).sum(-1).float().mean(-1)
+    assert represented[0] < 6 and represented[1] > 12
+    assert (losses < nothing).all() and (losses / nothing)[1].mean() < (losses / nothing)[0].mean()
+
+
+@pytest.mark.parametrize("name", ["shorter", "colourful"])
+def test_the_better_continuation_is_chosen(tmp_path: Path, name: str) -> None:
+    made = runpy.run_path(str(ROOT / "benchmarks" / "preferences.py"))
+    prompts, draws = ["a dog"] * 501, ([" runs."] * 501, [" in a red hat."] * 500 + [" runs."])
+    train, unseen = made["write_pairs"](made["RULES"][name], prompts, draws, tmp_path)
+    texts = [path.read_text().splitlines() for path in unseen]
+    expected = ["a dog runs.", "a dog in a red hat."]
+    assert [text[0] for text in texts] == (expected if name == "shorter" else expected[::-1])
+    assert [len(text) for text in texts] == [500, 500] and [path.read_text() for path in train] == ["", ""]

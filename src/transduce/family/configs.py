@@ -38,6 +38,7 @@ class RewardConfig:
     d_model: int = 768  # width of every sub-layer's output
     n_layers: int = 12
     n_heads: int = 12
+    multi_query: bool = False  # all heads of queries share one head of keys and values, as in StarCoder
     d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
     max_positions: int = 1_024  # rows of the table of positions: maximum number of tokens of a text
     dropout: float = 0.1  # of the embedding, the attention weights and the residuals
