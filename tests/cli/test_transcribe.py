@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.command_line import assert_mistake
+from support.small_encoders import bert_folder
 from support.toy_task import CommandResult
 from support.whisper_folder import RATE, noise, write_whisper
 
@@ -132,6 +133,11 @@ def test_another_member_and_wrong_options_are_named(folder: Path, sounds: list[P
     )
     assert_mistake(cli("transcribe", folder), "SOUNDS: expected a value")
     assert_mistake(cli("transcribe", folder, sounds[0], "--output", sounds[0]), "expected another file than the input")
+
+
+def test_a_member_that_does_not_hear_is_named(sounds: list[Path], tmp_path: Path, cli: Cli) -> None:
+    folder = bert_folder(tmp_path / "bert")
+    assert_mistake(cli("transcribe", folder, sounds[0]), "model_type='bert': expected a model of sound, Whisper; use")
 
 
 def write(samples: np.ndarray, rate: int, **options: Any) -> io.BytesIO:

@@ -100,6 +100,7 @@ LOST_FILES = [
     Attack("fill bert --input latin.txt --output train.de", 2, ("latin.txt:2", "iconv")),
     Attack("classify classes --output /dev/full", 3, ("/dev/full", "No space left"), stdin="train.en"),
     Attack("classify model --output train.de", 2, "expected a model of the family", stdin="train.en"),
+    Attack("transcribe classes no.wav", 2, "no.wav: expected a sound file, but it is missing"),
     Attack("continue gpt2 --output ./notes/../train.en", 2, "another file", stdin="train.en"),
     Attack("continue gpt2 --input cut.gz --output train.de", 2, "cut.gz"),
     Attack("continue gpt2 --output /dev/full", 3, ("/dev/full", "No space left"), stdin="train.en"),

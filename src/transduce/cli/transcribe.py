@@ -9,7 +9,6 @@ from cyclopts import Parameter
 
 from transduce.cli.options import BeamSize, Output, with_device
 from transduce.cli.parse import Precision
-from transduce.console import printable
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,6 +30,7 @@ STDIN = Path("-")
 @with_device
 def transcribe(
     folder: Folder,
+    /,
     *sounds: Sounds,
     output: Output = None,
     language: Annotated[
@@ -73,17 +73,18 @@ def transcribe(
         check_output(output, 0 if sound == STDIN else sound)
 
     from transduce.family.inference.transcriber import Transcriber
+    from transduce.family.sound.sound_file import check_sound
     from transduce.model.cpu_backend import keep_freed_memory
 
+    names = [check_sound(sound) for sound in sounds]  # before a model is loaded, which takes long
     keep_freed_memory()
     model = Transcriber.load(folder, precision=precision)
     if precision == "auto":
         print(f"transduce: precision {model.precision}", file=sys.stderr)
     times = True if format == "srt" or format == "json" and model.tokens.no_times is not None else None
     with output_file(output) if output is not None else nullcontext(sys.stdout.buffer) as file:
-        for sound in sounds:
+        for sound, name in zip(sounds, names, strict=True):
             transcript = model.transcribe(sound, language=language, task=task, times=times, beam_size=beam_size)
-            name = "standard input" if sound == STDIN else printable(sound)
             for start, end in transcript.cut:
                 where = f"{name}: from {start:g} to {end:g} s"
                 print(f"transduce: {where}: cut at the maximum number of tokens; text may be missing", file=sys.stderr)

@@ -17,6 +17,7 @@ from transduce.family.hugging_face.folder import Member
 from transduce.family.inference.text_generator import ids_of
 
 TASKS = ("transcribe", "translate")
+ENGLISH_ONLY = 51_864  # tokens of the public models of one language, whose older folders do not say so
 Values = Mapping[str, Any]
 
 
@@ -68,7 +69,7 @@ def special_tokens(tokenizer: Tokenizer, member: Member, folder: Path | str) -> 
     stored = settings_of(member, folder)
     names = [match[1] for match in map(re.compile(r"<\|(\w+)\|>").fullmatch, tokenizer.get_vocab()) if match]
     codes = [name for name in names if re.fullmatch(r"[a-z]{2,3}", name)]
-    if stored.get("is_multilingual") is False:
+    if not stored.get("is_multilingual", member.settings["vocab_size"] != ENGLISH_ONLY):
         codes = []
     ids = {name: id_of(name) for name in ("startoftranscript", "endoftext", *codes, *(TASKS if codes else ()))}
     languages = {code: ids[code] for code in sorted(codes, key=ids.__getitem__)}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from transduce.console import printable
 from transduce.errors import UserError
 from transduce.family.sound.log_mel import RATE
 
@@ -21,12 +22,8 @@ def read_sound(path: str | Path) -> np.ndarray:
     Raises UserError for a file that is no sound, is damaged, or has no samples.
     """
     path = Path(path)
-    name = "standard input" if path == STDIN else str(path)
+    name = check_sound(path)
     soundfile, soxr = _libraries(name)
-    if path != STDIN and not path.is_file():
-        raise UserError(
-            f"{name}: expected a sound file, but it is {'no file' if path.exists() else 'missing'}; check the path"
-        )
     source = path if path != STDIN else io.BytesIO(open(0, "rb", closefd=False).read())
     try:
         with soundfile.SoundFile(source) as file:
@@ -36,6 +33,16 @@ def read_sound(path: str | Path) -> np.ndarray:
     if not len(samples):
         raise UserError(f"{name}: expected a sound, but it has no samples; {REMEDY}")
     return samples
+
+
+def check_sound(path: Path) -> str:
+    """Return the name of a sound file for messages. Raises UserError if it is no file, or if packages are missing."""
+    name = "standard input" if path == STDIN else printable(path)
+    if path != STDIN and not path.is_file():
+        problem = "no file" if path.exists() else "missing"
+        raise UserError(f"{name}: expected a sound file, but it is {problem}; check the path")
+    _libraries(name)
+    return name
 
 
 def _blocks(file: Any, soxr: Any, name: str) -> Iterator[np.ndarray]:
