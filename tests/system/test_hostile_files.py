@@ -1,13 +1,9 @@
 """Hostile files: refused with a UserError, within 2 s and 200 MB, and never executed."""
 
-import multiprocessing
 import pickle
-import resource
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,10 +23,10 @@ from support.hostile_content import (
     pickle_content,
     torch_content,
 )
+from support.measured import measured
 
 from transduce.config.schema import Config, ModelConfig
 from transduce.data.tokenizer import Tokenizer
-from transduce.errors import UserError
 from transduce.model.transformer import Transformer
 from transduce.storage.atomic_folder import Content, write_folder
 from transduce.storage.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
@@ -69,36 +65,9 @@ def forge(folder: Path, name: str, content: bytes) -> None:
 # ---- refusals ----------------------------------------------------------------------------------------------------
 
 
-def measure(load: Callable[[], object], results: Any) -> None:
-    """Put the result of `load`, its seconds, and the bytes that it added to the peak memory into `results`."""
-    torch.set_num_threads(1)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started_at = time.process_time()
-    try:
-        load()
-        ending = "it was loaded"
-    except UserError as mistake:
-        ending = f"refused: {mistake}"
-    except BaseException as problem:
-        ending = repr(problem)
-    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    results.put((ending, time.process_time() - started_at, kilobytes * 1024))
-
-
 def refusal(load: Callable[[], object], canary: Path) -> str:
-    """Return the message of the UserError that `load` raises within the limits on time and memory.
-
-    `load` runs in a forked process, which starts with the memory of this one: the rise of its peak is due to `load`.
-    """
-    context = multiprocessing.get_context("fork")
-    results = context.SimpleQueue()
-    process = context.Process(target=measure, args=(load, results))
-    process.start()
-    process.join(20)
-    if process.exitcode is None:
-        process.kill()
-    assert process.exitcode == 0, f"exit code {process.exitcode}"
-    ending, seconds, size = results.get()
+    """Return the message of the UserError that `load` raises within the limits on time and memory."""
+    ending, seconds, size = measured(load)
     assert ending.startswith("refused: ") and len(ending) < 2_000, ending[:2_000]
     assert seconds < MAX_SECONDS and size < MAX_BYTES, (ending[:200], seconds, size)
     assert not canary.exists()

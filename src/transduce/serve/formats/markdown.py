@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 MOST_TEXT = 1 << 20  # of a document; inline markup takes 5 us a character
 MOST_CHARACTERS = 10_000  # of a paragraph
-MOST_BRACKETS = 1_000  # of a paragraph; links take a time that is quadratic in them
+MOST_BRACKETS = 1_000  # of a paragraph; a link within links is read again for each of them
+MOST_ALL_BRACKETS = 100_000  # of a document; a bracket takes up to 30 us
+MOST_BLOCK_TOKENS = 200_000  # of a document, as the parser counts; one takes 350 bytes, and a paragraph has three
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*?\n)??---[ \t]*(?:\r?\n|$)", re.DOTALL)
 _SPECIAL = re.compile(r"[\\`*\[\]<]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|^>|^[#+=-](?=[#=-]*(?:\s|$))", re.MULTILINE)
 _NUMBER = re.compile(r"^(\d+)([.)])(?=\s|$)", re.MULTILINE)
-_LINE_END = re.compile(r"[\r\n]|$")
 _TASK = re.compile(r"\[[ xX]\]\s+")
 _TAG = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9-]*)")
 MARKDOWN = Syntax(lambda text: _NUMBER.sub(r"\1\\\2", _SPECIAL.sub(r"\\\g<0>", text)))
@@ -47,20 +48,22 @@ class _Span(NamedTuple):
 
 def read(text: str) -> Iterator[str | Part]:
     """Yield the texts of a document: of paragraphs, headings, items, cells of tables, and blocks of HTML."""
-    if len(text) > MOST_TEXT:
-        raise UserError(f"expected at most {MOST_TEXT:,} characters of Markdown, not {len(text):,}; split the file")
+    for name, count, most in (("characters", len(text), MOST_TEXT), ("brackets", text.count("["), MOST_ALL_BRACKETS)):
+        if count > most:
+            raise UserError(f"expected at most {most:,} {name} of Markdown, not {count:,}; split the file")
     parser = _parser()
     matter = _FRONT_MATTER.match(text)
     place = matter.end() if matter else 0
     n_before = text.count("\n", 0, place)
     yield text[:place]
     body = text[place:]
-    starts = [place]
+    starts, ends = [place], list[int]()  # of the lines
     for line, end in lines_of(body):
-        starts.append(starts[-1] + len(line) + len(end))
+        ends.append(starts[-1] + len(line))
+        starts.append(ends[-1] + len(end))
     env: dict[str, Any] = {}
     is_cell = False
-    for block in parser.parse(body, env):
+    for block in _blocks(parser, body, env):
         if block.type not in ("html_block", "inline") or block.map is None or not block.content:
             is_cell = block.type in ("th_open", "td_open")
             continue
@@ -68,7 +71,10 @@ def read(text: str) -> Iterator[str | Part]:
             _check(block.content, n_before + block.map[0] + 1)
         begin, end = starts[block.map[0]], starts[block.map[1]]
         if block.type == "inline":
-            offsets = _offsets(text, place, block.content, starts[slice(*block.map)], is_cell=is_cell)
+            lines = slice(*block.map)
+            offsets = _offsets(
+                text, place, block.content, [*zip(starts[lines], ends[lines], strict=True)], is_cell=is_cell
+            )
             if offsets:
                 yield text[place : offsets[0]]
                 tokens = _tokens(text, block.content, offsets, parser, env)
@@ -99,10 +105,30 @@ def _parser() -> "MarkdownIt":
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
     parser.core.ruler.enableOnly(["normalize", "block"])
     parser.inline.ruler2.disable("fragments_join")  # so that each mark of emphasis keeps its token
-    for name in parser.inline.ruler.get_active_rules():
+    for name in {*parser.inline.ruler.get_active_rules()} - {"text"}:
         (rule,) = (each.fn for each in parser.inline.ruler.__rules__ if each.name == name)
         parser.inline.ruler.at(name, _recorded(name, rule))
     return parser
+
+
+class _Blocks(list[Any]):
+    """The tokens of a document's blocks. Raises UserError for too many, which would take much memory."""
+
+    def append(self, token: Any) -> None:
+        if len(self) == MOST_BLOCK_TOKENS:
+            most = f"{MOST_BLOCK_TOKENS // 3:,} paragraphs or cells, or {MOST_BLOCK_TOKENS // 5:,} items"
+            raise UserError(f"expected at most {most}, of Markdown; split the file")
+        super().append(token)
+
+
+def _blocks(parser: "MarkdownIt", text: str, env: dict[str, Any]) -> list[Any]:
+    """Return the tokens of the blocks of a text."""
+    from markdown_it.rules_core import StateCore
+
+    state = StateCore(text, parser, env)
+    state.tokens = _Blocks()
+    parser.core.process(state)
+    return state.tokens
 
 
 def _recorded(name: str, rule: Any) -> Any:
@@ -119,19 +145,17 @@ def _recorded(name: str, rule: Any) -> Any:
     return read_and_record
 
 
-def _offsets(text: str, place: int, content: str, starts: list[int], *, is_cell: bool) -> list[int]:
+def _offsets(text: str, place: int, content: str, lines: list[tuple[int, int]], *, is_cell: bool) -> list[int]:
     """Return the place in `text` of each character of a block's content, and the end; nothing if they are not there.
 
-    place: the end of the block before. starts: of the lines of the block.
+    place: the end of the block before. lines: start and end of each line of the block.
     """
     offsets: list[int] = []
-    for line, start in zip(content.split("\n"), starts, strict=False):
-        line_end = _LINE_END.search(text, start)
-        assert line_end is not None
+    for line, (start, end) in zip(content.split("\n"), lines, strict=False):
         find = text.find if is_cell else text.rfind  # a line of a paragraph ends its line, after the marks of blocks
         core = line.lstrip(" \t")  # the parser writes the tabs before it as spaces
         source = core.replace("|", "\\|") if is_cell else core
-        found = find(source, max(place, start), line_end.start())
+        found = find(source, max(place, start), end)
         if found < 0:
             return []
         place = found + len(source)

@@ -1,0 +1,90 @@
+"""Hostile Markdown of almost 1 MiB: it is read and written, or refused, within 10 s and 200 MB."""
+
+import pytest
+from support.measured import measured
+
+from transduce.errors import UserError
+from transduce.serve.formats.files import read_file
+from transduce.serve.formats.markdown import MOST_ALL_BRACKETS, MOST_BLOCK_TOKENS, MOST_CHARACTERS, MOST_TEXT
+
+MOST_SECONDS, MOST_BYTES = 10, 200 << 20
+
+
+def repeated(unit: str, most: int = MOST_TEXT) -> str:
+    return unit * (most // len(unit))
+
+
+def paragraphs(unit: str, most: int = MOST_TEXT) -> str:
+    """Return paragraphs that are as long as they may be."""
+    return repeated(repeated(unit, MOST_CHARACTERS) + "\n\n", most)
+
+
+def brackets(paragraph: str) -> str:
+    """Return paragraphs with all brackets that a document may have."""
+    return (paragraph + "\n\n") * (MOST_ALL_BRACKETS // paragraph.count("["))
+
+
+def blocks(block: str, n_tokens: int) -> str:
+    """Return a block of so many tokens of the parser, as often as it may be there."""
+    return block * (MOST_BLOCK_TOKENS // n_tokens - 10)
+
+
+REFUSED = {
+    "brackets": (paragraphs("["), "expected at most 100,000 brackets of Markdown, not 1,0"),
+    "a long paragraph": (repeated("<b>"), "in:1: expected a paragraph of at most 10,000 characters"),
+    "lines": (repeated("a\n"), "expected at most 300,000 lines; split the file"),
+    "too long": (repeated("a\n\n") + "abcd", "expected at most 1,048,576 characters of Markdown, not 1,048,579"),
+}
+READ = {
+    "nested lists": repeated("".join("  " * i + "- a\n" for i in range(100))),
+    "a list in a list": repeated("- "),
+    "quotes": repeated(">" * 500 + "a\n"),
+    "open brackets": brackets("[" * 999),
+    "open links": brackets("[a](" * 999),
+    "nested links": brackets("[" * 999 + "a" + "](b)" * 999),
+    "nested images": brackets("![" * 999 + "a" + "](b)" * 999),
+    "references": "".join(f"[a{i}]: b\n" for i in range(30_000)) + "\n" + brackets("[a1] " * 600)[:300_000],
+    "angles": paragraphs("<"),
+    "open tags": paragraphs("<a b='"),
+    "comments": paragraphs("a <!-- "),
+    "autolinks": paragraphs("a <http://"),
+    "backticks": paragraphs("` `` "),
+    "growing backticks": paragraphs("".join("`" * i + " " for i in range(1, 139))),
+    "emphasis": paragraphs("*a_ "),
+    "nested emphasis": paragraphs("*a **"),
+    "strikes": paragraphs("~~a "),
+    "entities": paragraphs("&amp;"),
+    "words": paragraphs("a"),
+    "paragraphs": blocks("*abc* defg hi\n\n", 3),
+    "headings": blocks("# heading text\n", 3),
+    "items": blocks("- an item of text\n", 5),
+    "tasks": blocks("- [ ] an item of text\n", 5),
+    "cells": "|a|b|\n|-|-|\n" + blocks("|cde fghi|j *kl* m|\n", 8),
+    "a wide table": "|" + "a|" * 4_000 + "\n|" + "-|" * 4_000 + "\n" + ("|" + "b|" * 4_000 + "\n") * 14,
+    "too wide a table": "|" + "a|" * 4_000 + "\n|" + "-|" * 4_000 + "\n" + ("|" + "b|" * 4_000 + "\n") * 120,
+    "rules": repeated("---\n"),
+    "blocks of HTML": repeated("<p>a</p>\n\n"),
+    "pairs of tags": paragraphs("<b>a</b> "),
+}
+
+
+def read_and_write(text: str) -> None:
+    file = read_file(text.encode(), "md", "in")
+    pieces = [part if isinstance(part, str) else part.write(part.line, None) for part in file.document]
+    assert file.write(pieces).decode() == text
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_take_long_is_refused_at_once(name: str) -> None:
+    text, message = REFUSED[name]
+    with pytest.raises(UserError) as error:
+        read_file(text.encode(), "md", "in")
+    assert message in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", READ)
+def test_it_takes_limited_time_and_memory(name: str) -> None:
+    ending, seconds, size = measured(lambda: read_and_write(READ[name]), 120)
+    assert ending == "done" or ending.startswith("refused: in: expected at most "), ending[:200]
+    assert seconds < MOST_SECONDS and size < MOST_BYTES, (ending[:200], seconds, size)

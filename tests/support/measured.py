@@ -1,0 +1,50 @@
+"""What a call takes: processor time, and memory at its peak."""
+
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from transduce.errors import UserError
+
+
+class Measured(NamedTuple):
+    """The ending of a call in words, its seconds of processor time, and the bytes that it added to the peak memory."""
+
+    ending: str
+    seconds: float
+    size: int
+
+
+def measured(call: Callable[[], object], seconds: float = 20) -> Measured:
+    """Return what a call takes, within so many seconds of real time.
+
+    It runs in a forked process, which starts with the memory of this one: the rise of the peak is due to the call.
+    """
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    process = context.Process(target=_measure, args=(call, results))
+    process.start()
+    process.join(seconds)
+    if process.exitcode is None:
+        process.kill()
+    assert process.exitcode == 0, f"exit code {process.exitcode}"
+    return results.get()
+
+
+def _measure(call: Callable[[], object], results: Any) -> None:
+    torch.set_num_threads(1)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started_at = time.process_time()
+    try:
+        call()
+        ending = "done"
+    except UserError as mistake:
+        ending = f"refused: {mistake}"
+    except BaseException as problem:
+        ending = repr(problem)
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    results.put(Measured(ending, time.process_time() - started_at, kilobytes * 1024))
