@@ -12,6 +12,8 @@ from tokenizers import Tokenizer, processors
 from torch.nn import functional as F
 
 import transduce
+from transduce.family.hugging_face.clip import CONVERSION
+from transduce.family.hugging_face.settings import Settings
 from transduce.family.images.clip import Clip
 from transduce.family.images.configs import ClipConfig, ViTConfig
 from transduce.family.inference.zero_shot import ZeroShotClassifier
@@ -106,6 +108,29 @@ def test_classes_are_named_by_the_user(folder: Path, models: Models) -> None:
 def test_classes_that_do_not_fit_are_refused(folder: Path, labels: Any, template: str, message: str) -> None:
     with pytest.raises(transduce.UserError, match=message):
         transduce.family.load(folder).classify(random_images(), labels, template)
+
+
+@pytest.mark.parametrize(
+    ("part", "changes", "message"),
+    [
+        ("vision_config", 7, "vision_config=7: expected an object"),
+        ("vision_config", {"hidden_act": "gelu"}, "vision_config: hidden_act='gelu': expected 'quick_gelu'"),
+        ("vision_config", {"image_size": 33}, "vision_config: image_size=33: expected a multiple of patch_size=32"),
+        ("text_config", {"hidden_size": 22}, "text_config: hidden_size=22: expected a multiple of num_attention_heads"),
+        (
+            "text_config",
+            {"num_hidden_layers": 900},
+            "text_config: num_hidden_layers=900: expected at most 60, the number",
+        ),
+        ("text_config", {"eos_token_id": 300}, "text_config: eos_token_id=300: expected a number from 0 to below 300"),
+        ("text_config", {"attention_dropout": 0.1}, "text_config: attention_dropout=0.1: expected a number from 0 to"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused(part: str, changes: Any, message: str) -> None:
+    sizes: dict[str, Any] = {"vision_config": TOWER, "text_config": TOWER | {"vocab_size": 300}}
+    values = sizes[part] | changes if isinstance(changes, dict) else changes
+    with pytest.raises(transduce.UserError, match=message):
+        CONVERSION.build(Settings(sizes | {part: values}, "config.json", {str(i): [1] for i in range(60)}))
 
 
 def test_a_copy_of_the_folder_is_read_by_hugging_face(folder: Path, models: Models, tmp_path: Path) -> None:

@@ -21,12 +21,11 @@ def build(settings: Settings) -> Clip:
     text, vision = settings.part("text_config"), settings.part("vision_config")
     n_rows = text.size("vocab_size", 49_408)
     end = int(text.number("eos_token_id", n_rows - 1, below=n_rows))
-    images = ViTConfig(
-        image_size=vision.size("image_size", 224, multiple_of="patch_size"),
-        patch_size=vision.size("patch_size", 32),
-        n_channels=vision.size("num_channels", 3),
-        **sizes(vision, 768, 12),
-    )
+    image_size, patch_size = vision.size("image_size", 224), vision.size("patch_size", 32)
+    if image_size % patch_size:
+        raise vision.refusal("image_size", f"a multiple of patch_size={patch_size}")
+    n_channels = vision.size("num_channels", 3)
+    images = ViTConfig(image_size, patch_size, n_channels=n_channels, **sizes(vision, 768, 12))
     config = ClipConfig(
         images=images,
         vocab_size=n_rows,
@@ -41,13 +40,13 @@ def sizes(settings: Settings, d_model: int, n_heads: int) -> dict[str, Any]:
     """Return the sizes that both towers have. d_model, n_heads: their values where they are absent."""
     settings.one_of("hidden_act", "quick_gelu")
     settings.number("attention_dropout", 0.0, below=1e-9)
-    d_model = settings.size("hidden_size", d_model)
-    if d_model % settings.size("num_attention_heads", n_heads):
-        raise settings.refusal("hidden_size", "a multiple of num_attention_heads")
+    d_model, n_heads = settings.size("hidden_size", d_model), settings.size("num_attention_heads", n_heads)
+    if d_model % n_heads:
+        raise settings.refusal("hidden_size", f"a multiple of num_attention_heads={n_heads}")
     return {
         "d_model": d_model,
         "n_layers": settings.n_layers("num_hidden_layers", 12),
-        "n_heads": settings.size("num_attention_heads", n_heads),
+        "n_heads": n_heads,
         "d_ff": settings.size("intermediate_size", 4 * d_model),
         "norm_eps": settings.number("layer_norm_eps", 1e-5, below=1),
     }

@@ -47,9 +47,8 @@ def encode_texts(
     tokenizer: Tokenizer, texts: Sequence[str], member: Member, folder: Path | str, *, add_special_tokens: bool = True
 ) -> list[Encoding]:
     """Return the tokens of each text. Raises UserError if the tokenizer cannot encode it for the member."""
-    is_clip = isinstance(member.model, Clip)  # whose config.json has it in a part
-    n_rows = member.model.config.vocab_size if is_clip else member.settings["vocab_size"]
-    where = f"{folder}/tokenizer.json"
+    model, where = member.model, f"{folder}/tokenizer.json"
+    n_rows = model.config.vocab_size if isinstance(model, Clip) else member.settings["vocab_size"]  # CLIP: in a part
     return engine.encode_texts(tokenizer, texts, n_rows, where, add_special_tokens=add_special_tokens)
 
 
