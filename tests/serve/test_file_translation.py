@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 from support.serving import JSON, Answer, Reverser, Served, served, until
-from support.toy_task import Toy
 
-import transduce
 from transduce.decoding.hypothesis import Translation
 from transduce.serve import downloads, file_translation
 from transduce.serve import service as service_module
@@ -152,15 +150,24 @@ def test_doubtful_texts_of_a_file_are_named() -> None:
         assert {name for text in [*answer, *unlikely] for name in text} <= {*names}
 
 
-def test_terms_and_placeholders_that_are_not_met_are_named(toy: Toy) -> None:
-    """The toy model cannot write "z" twice in the place of one word, nor a placeholder that it does not know."""
-    translator = transduce.load(toy.model)
-    with served({("en", "de"): translator}, terms={"b": "x"}) as service:
-        lines = ["a b c", "c {name} d", "c d"]
-        answer = upload(service, "a.txt", "\n\n".join(lines).encode(), placeholders="true").json
-        expected = translator.translate(lines, terms={"b": "x"}, placeholders=True)
-        unmet = {i: [*t.unmet] for i, t in enumerate(expected, start=1) if t.unmet}
-        assert {text["number"]: text["unmetConstraints"] for text in answer["doubtfulTexts"]} == unmet
+class Forgetful(Reverser):
+    """A model that lacks the target of each term "b", and a placeholder of the other lines if it is to keep them."""
+
+    takes_constraints = True
+
+    def translate(self, lines: Any, **more: Any) -> list[Translation]:
+        outputs = super().translate(lines, **more)
+        lacks = ("{n}",) if more["options"].placeholders else ()
+        return [replace(t, unmet=("x",) if "b" in t.text else lacks) for t in outputs]
+
+
+@pytest.mark.parametrize("placeholders", ["false", "true"])
+def test_terms_and_placeholders_that_are_not_met_are_named(placeholders: str) -> None:
+    with served(Forgetful()) as service:
+        answer = upload(service, "a.txt", b"a b c\n\nc {n} d", placeholders=placeholders).json["doubtfulTexts"]
+    term = {"number": 1, "text": "a b c", "unmetConstraints": ["x"]}
+    placeholder = {"number": 2, "text": "c {n} d", "unmetConstraints": ["{n}"]}
+    assert answer == ([term, placeholder] if placeholders == "true" else [term])
 
 
 @pytest.mark.parametrize("value", ["much", "1.5", "-0.1", "nan"])

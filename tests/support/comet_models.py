@@ -98,6 +98,8 @@ def write_comet(folder: Path, **settings: Any) -> Path:
     """Write a COMET model of random weights."""
     write_encoder(folder)
     (folder / "checkpoints").mkdir()
-    content = {"state_dict": random_weights(), "hyper_parameters": {**SETTINGS, **settings}, "epoch": 1}
+    values = {**SETTINGS, **settings}
+    (folder / "hparams.yaml").write_text(f"class_identifier: {values['class_identifier']}\n")
+    content = {"state_dict": random_weights(), "hyper_parameters": values, "epoch": 1}
     torch.save(content, folder / "checkpoints" / "model.ckpt")
     return folder

@@ -14,7 +14,7 @@ from transduce.serve.api import ClientApi, json_response
 from transduce.serve.documents import lines_of
 from transduce.serve.downloads import Downloads
 from transduce.serve.file_translation import PORTION, doubtful_texts, translate_parts
-from transduce.serve.formats.files import MODULES, extension_of, read_file
+from transduce.serve.formats.files import MODULES, File, extension_of, read_file
 from transduce.serve.models import Pair, name_of
 from transduce.serve.phrases import constraints_of, keeps_placeholders, terms_of
 from transduce.serve.refusal import Refusal, invalid
@@ -89,20 +89,10 @@ class LibreTranslate(ClientApi):
 
     async def _file_answer(self, request: Request, fields: Fields) -> Response:
         name, content = fields.file("file")
-        try:
-            extension = extension_of(name, "Invalid request: file")
-            async with self.downloads.turn:
-                file = await asyncio.to_thread(read_file, content, extension, "Invalid request: file")
-        except UserError as error:
-            raise invalid(str(error)) from None
+        file = await self._file(name, content)
         parts = lines_of(file.document)
-        texts = [part.line for part in parts]
-        most, count = self.service.limits.file_characters, sum(map(len, texts))
-        if count > most:
-            raise invalid(f"Invalid request: file ({count} characters) exceeds limit ({most})")
-        (pair, *_), _ = self._pairs(fields, [" ".join(texts[:PORTION])], is_html=False)
-        min_confidence = self._min_confidence(fields, pair)
-        placeholders = keeps_placeholders(fields)
+        (pair, *_), _ = self._pairs(fields, [" ".join(part.line for part in parts[:PORTION])], is_html=False)
+        min_confidence, placeholders = self._min_confidence(fields, pair), keeps_placeholders(fields)
         answers = await translate_parts(
             self.service, parts, pair, request, self.record(request), placeholders=placeholders
         )
@@ -111,12 +101,22 @@ class LibreTranslate(ClientApi):
         output = [member if isinstance(member, str) else next(pieces) for member in file.document]
         async with self.downloads.turn:
             data = await asyncio.to_thread(file.write, output)
-        scheme = request.headers.get("x-forwarded-proto", "")
-        scheme = scheme if scheme in ("http", "https") else request.scope["scheme"]
-        place = f"{scheme}://{request.headers.get('host', '')}/download_file/"
-        url = place + self.downloads.add(name, pair[1], data)
+        url = _download_address(request) + self.downloads.add(name, pair[1], data)
         doubtful = doubtful_texts(parts, answers, min_confidence)
         return json_response({"translatedFileUrl": url, "doubtfulTexts": doubtful})
+
+    async def _file(self, name: str, content: bytes) -> File:
+        """Return a file of a request. Raises Refusal for one that is not sound, or has too many characters."""
+        try:
+            extension = extension_of(name, "Invalid request: file")
+            async with self.downloads.turn:
+                file = await asyncio.to_thread(read_file, content, extension, "Invalid request: file")
+        except UserError as error:
+            raise invalid(str(error)) from None
+        most, count = self.service.limits.file_characters, sum(len(part.line) for part in lines_of(file.document))
+        if count > most:
+            raise invalid(f"Invalid request: file ({count} characters) exceeds limit ({most})")
+        return file
 
     def _min_confidence(self, fields: Fields, pair: Pair) -> float | None:
         """Return the confidence below which a text is doubtful. Raises Refusal if the model has no calibration."""
@@ -218,6 +218,13 @@ class LibreTranslate(ClientApi):
                 yield _event("error", {"error": refusal.message})
 
         return EventStream(events(), lambda: self.service.end(work, record))
+
+
+def _download_address(request: Request) -> str:
+    """Return the address of downloads, to which a name is added."""
+    scheme = request.headers.get("x-forwarded-proto", "")
+    scheme = scheme if scheme in ("http", "https") else request.scope["scheme"]
+    return f"{scheme}://{request.headers.get('host', '')}/download_file/"
 
 
 class EventStream(StreamingResponse):

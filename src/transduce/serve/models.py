@@ -75,7 +75,7 @@ class Model(Protocol):
 
     @property
     def calibration(self) -> Calibration | None:
-        """What gives translations their confidence; None: they have none."""
+        """The calibration, which gives translations their confidence; None: they have none."""
         ...
 
     @property

@@ -91,7 +91,7 @@ def test_evaluate_prints_the_score(folder: Path, tmp_path: Path, cli: Callable[.
     scores = {score["name"]: score for score in scores}
     mean = sum(load_comet(folder).scores(*columns())) / 20
     assert scores["comet"]["value"] == pytest.approx(100 * mean) and "bleu" in scores
-    assert scores["comet"]["signature"] == "model:small|class:regression_metric|cut at 22 tokens:3"
+    assert scores["comet"]["signature"] == "model:small|class:regression_metric|cut:3"
     table = write_lines(tmp_path / "table.tsv", [f"{s}\t{r}" for s, r in zip(columns()[0], columns()[2], strict=True)])
     text = cli("evaluate", "--hyp", hyp, "--src", table, "--comet", folder)
     assert f"comet                {100 * mean:7.2f}  COMET with references" in text.out.decode()
@@ -128,7 +128,7 @@ class Harm:
             "expected encoder.model.embeddings.word_embeddings.weight of the shape",
         ),
         (
-            lambda path: saved(path, hyper_parameters={**SETTINGS, "class_identifier": "ranking_metric"}),
+            lambda path: (path.parents[1] / "hparams.yaml").write_text("class_identifier: ranking_metric\n"),
             "class_identifier='ranking_metric': expected 'regression_metric' or",
         ),
         (
@@ -143,13 +143,14 @@ class Harm:
             lambda path: saved(path, state_dict={**random_weights(), "estimator.ff.6.bias": torch.tensor([torch.nan])}),
             "expected finite numbers in estimator.ff.6.bias",
         ),
+        (lambda path: (path.parents[1] / "hparams.yaml").unlink(), "hparams.yaml: expected a file, but it is missing"),
         (lambda path: (path.parents[1] / "config.json").unlink(), "config.json: expected a file, but it is missing"),
         (
             lambda path: (path.parents[1] / "sentencepiece.bpe.model").write_bytes(b"text"),
             "sentencepiece.bpe.model: expected a sentencepiece model",
         ),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_another_folder_is_one_mistake(
     change: Callable[[Path], Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -25,10 +25,11 @@ numpy==1.26.4 pandas==2.2.3 scipy==1.15.3 protobuf==4.25.9 sentencepiece==0.2.0 
 pytz tzdata six pyyaml requests urllib3 certifi idna charset-normalizer packaging tqdm regex filelock
 """.split()
 MODELS: list[tuple[str, dict[str, Any]]] = [
-    ("regression_metric", {"layer_transformation": "sparsemax", "layer_norm": False}),  # as wmt22-comet-da
+    ("regression_metric", {"layer_transformation": "sparsemax", "layer_norm": False}),
     ("regression_metric", {"layer_transformation": "softmax", "layer_norm": True, "pool": "max"}),
     ("regression_metric", {"layer": 2, "pool": "cls", "final_activation": "Sigmoid"}),
     ("referenceless_regression_metric", {"layer_transformation": "sparsemax"}),
+    ("regression_metric", {"layer_transformation": "sparsemax"}),  # whose hparams.yaml has a correction
     ("unified_metric", {"input_segments": ["mt", "src"], "layer_norm": False}),  # as wmt22-cometkiwi-da
 ]
 PROGRAM = """
@@ -39,7 +40,8 @@ from comet import load_from_checkpoint
 from comet.models import str2model
 
 request, answers = json.load(sys.stdin), []
-for folder, kind, settings in request["models"]:
+for i, (folder, kind, settings) in enumerate(request["models"]):
+    corrections = {"layer_transformation": "sparsemax_patch"} if i == request["corrected"] else {}
     torch.manual_seed(1)
     offline = {"load_pretrained_weights": False, "local_files_only": True}
     model = str2model[kind](pretrained_model=folder, hidden_sizes=[12, 8], **offline, **settings)
@@ -51,7 +53,7 @@ for folder, kind, settings in request["models"]:
     trainer.strategy.connect(model)
     checkpoint = Path(folder) / "checkpoints" / "model.ckpt"
     trainer.save_checkpoint(checkpoint)
-    checkpoint.parents[1].joinpath("hparams.yaml").write_text(yaml.dump(dict(model.hparams)))
+    checkpoint.parents[1].joinpath("hparams.yaml").write_text(yaml.dump({**model.hparams, **corrections}))
     loaded = load_from_checkpoint(checkpoint, local_files_only=True)
     settings = {"gpus": 0, "accelerator": "cpu", "progress_bar": False, "num_workers": 1}
     output = loaded.predict(request["samples"], batch_size=8, **settings)
@@ -68,7 +70,7 @@ def test_the_library_gives_our_scores(tmp_path: Path) -> None:
     variables = {"PYTHONPATH": str(library), "HF_HUB_OFFLINE": "1", "HOME": str(tmp_path)}
     process = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        input=json.dumps({"models": models, "samples": samples(), "out": str(tmp_path / "answers")}),
+        input=json.dumps({"models": models, "corrected": 4, "samples": samples(), "out": str(tmp_path / "answers")}),
         env={**os.environ, **variables},
         capture_output=True,
         text=True,

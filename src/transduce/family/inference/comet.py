@@ -1,6 +1,6 @@
 """COMET's folders, and the scores of translations.
 
-    FOLDER/   checkpoints/model.ckpt                 of COMET's library: weights and settings
+    FOLDER/   hparams.yaml, checkpoints/model.ckpt   of COMET's library: settings, and weights with settings
               config.json, sentencepiece.bpe.model   of the encoder that its settings name, such as xlm-roberta-large
 
 The checkpoint is a pickle. torch reads only tensors and plain values of it, and no code of it runs.
@@ -29,9 +29,11 @@ from transduce.family.hugging_face.settings import Settings
 from transduce.family.inference.text_encoder import batches_of_one_length, finite
 from transduce.model.cpu_backend import faster_products
 from transduce.model.devices import device
+from transduce.storage.atomic_folder import MAX_JSON_BYTES
 from transduce.training.weights import check_finite
 
-CHECKPOINT, ENCODER_CONFIG, PIECES = "checkpoints/model.ckpt", "config.json", "sentencepiece.bpe.model"
+HPARAMS, CHECKPOINT = "hparams.yaml", "checkpoints/model.ckpt"
+ENCODER_CONFIG, PIECES = "config.json", "sentencepiece.bpe.model"
 MOST_PIECES_BYTES = 64 << 20
 START, END, UNKNOWN = 0, 2, 3  # ids of XLM-RoBERTa; the other pieces have the id of sentencepiece plus 1
 FIRST_POSITION = 2
@@ -68,15 +70,13 @@ class CometScorer:
         """Return the system score: the mean of all translations, times 100."""
         scores = self.scores(sources, outputs, references)
         kind = self._model.config.kind
-        needs = "references" if kind == "regression_metric" else "no references"
-        texts = (*outputs, *sources, *(references if kind == "regression_metric" else ()))
-        n_cut = sum(len(self._pieces.encode(text)) > self._longest - 4 for text in texts)
-        signature = f"model:{self._name}|class:{kind}" + (
-            f"|cut at {self._longest - 2} tokens:{n_cut}" if n_cut else ""
-        )
-        return [
-            Score("comet", 100 * sum(scores) / len(scores), signature, f"COMET with {needs}, of the same model only")
-        ]
+        reads_references = kind == "regression_metric"
+        texts = [*outputs, *sources, *(references if reads_references else ())]
+        groups = zip(outputs, sources, strict=True) if kind == "unified_metric" else ((text,) for text in texts)
+        n_cut = sum(sum(len(self._pieces.encode(text)) for text in group) + 4 > self._longest for group in groups)
+        signature = f"model:{self._name}|class:{kind}" + (f"|cut:{n_cut}" if n_cut else "")
+        label = f"COMET with {'' if reads_references else 'no '}references, of the same model only"
+        return [Score("comet", 100 * sum(scores) / len(scores), signature, label)]
 
     def _ids(self, text: str) -> tuple[int, ...]:
         """Return the ids of a text, cut as COMET's library cuts it: two before the last position."""
@@ -106,7 +106,7 @@ class CometScorer:
 def load_comet(folder: Path) -> CometScorer:
     """Return the COMET model in a folder. Raises UserError for one that is not whole, or not supported."""
     checkpoint = _checkpoint(folder / CHECKPOINT)
-    settings = Settings(checkpoint["hyper_parameters"], folder / CHECKPOINT)
+    settings = Settings({**checkpoint["hyper_parameters"], **_corrections(folder / HPARAMS)}, folder / CHECKPOINT)
     encoder = Settings(read_json(folder / ENCODER_CONFIG), folder / ENCODER_CONFIG)
     try:
         pieces = processor(read_file(folder / PIECES, MOST_PIECES_BYTES))
@@ -160,6 +160,19 @@ def _checkpoint(path: Path) -> Mapping[str, Any]:
     return content
 
 
+def _corrections(path: Path) -> dict[str, str]:
+    """Return the settings for which COMET's library reads hparams.yaml instead of the checkpoint.
+
+    `sparsemax_patch` there means softmax: an older library trained with softmax where the checkpoint says sparsemax.
+    """
+    lines = read_file(path, MAX_JSON_BYTES).decode(errors="replace").splitlines()
+    values = {name.strip(): value.strip(" '\"") for name, _, value in (line.partition(":") for line in lines)}
+    corrections = {"class_identifier": values.get("class_identifier", "")}
+    if values.get("layer_transformation") == "sparsemax_patch":
+        corrections["layer_transformation"] = "softmax"
+    return corrections
+
+
 def _encoder_config(settings: Settings) -> BertConfig:
     settings.one_of("model_type", "xlm-roberta")
     settings.one_of("hidden_act", "gelu")
@@ -195,7 +208,7 @@ def _config(settings: Settings, n_layers: int) -> CometConfig:
     return CometConfig(
         kind=kind,
         layer=None if layer == "mix" else layer,
-        is_sparse=settings.one_of("layer_transformation", "softmax", "sparsemax", "sparsemax_patch") == "sparsemax",
+        is_sparse=settings.one_of("layer_transformation", "softmax", "sparsemax") == "sparsemax",
         normalises=settings.one_of("layer_norm", True, False),
         pooling="cls" if is_unified else settings.one_of("pool", *POOLINGS),
         hidden=hidden,
