@@ -1,11 +1,14 @@
 """Decision Transformer beside Hugging Face transformers with the same random weights, and a game that it learns."""
 
+import runpy
+import statistics
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from support.hugging_face import TOLERANCE, difference, disturb
+from support.toy_task import ROOT
 from torch import Tensor
 
 from transduce.family.configs import DecisionTransformerConfig
@@ -139,3 +142,15 @@ def test_the_public_size_of_hopper_has_its_number_of_parameters() -> None:
         theirs = transformers.DecisionTransformerModel(config)
     unused = theirs.encoder.wte.weight.numel() + theirs.encoder.wpe.weight.numel()
     assert parameter_count(ours) == parameter_count(theirs) - unused == 1_123_855
+
+
+@pytest.mark.slow
+def test_asking_for_more_reaches_more_than_random_play() -> None:
+    """The game of benchmarks/decisions.py, with a third of its training."""
+    game = runpy.run_path(str(ROOT / "benchmarks" / "decisions.py"))
+    episodes = game["random_play"](3_000, torch.Generator().manual_seed(1))
+    mean = float(episodes.returns[:, 0].mean())
+    model = game["train"](episodes, 350, seed=1)
+    asked = {wish: statistics.mean(game["play"](model, wish, 1, draws=True)) for wish in (0, 2)}
+    assert asked[0] < mean / 2 and asked[2] > 2 * mean
+    assert statistics.mean(game["play"](model, 4, 1, draws=False)) > 4 * mean

@@ -55,7 +55,7 @@ def restored(ids: list[int]) -> tuple[str, str]:
 def test_every_order_has_the_whole_text(text: str) -> None:
     generator, orders = np.random.default_rng(1), Counter[str]()
     for _ in range(2_000):
-        order, again = restored(training_ids(text, codes, MARKS, generator, rate=0.6, suffix_first_rate=0.25))
+        order, again = restored(training_ids(text, codes, MARKS, generator, rate=0.6, spm_rate=0.25))
         assert again == text
         orders[order] += 1
     assert orders["as it is"] / 2_000 == pytest.approx(0.4, abs=0.04)
@@ -66,7 +66,7 @@ def test_every_order_has_the_whole_text(text: str) -> None:
 def test_all_cuts_are_drawn() -> None:
     generator, lengths = np.random.default_rng(1), Counter[int]()
     for _ in range(2_000):
-        ids = training_ids("abc", codes, MARKS, generator, rate=1, suffix_first_rate=0)
+        ids = training_ids("abc", codes, MARKS, generator, rate=1, spm_rate=0)
         lengths[len(ids) - ids.index(902) - 2] += 1
     assert [round(16 * lengths[n] / 2_000) for n in range(4)] == [4, 6, 4, 2]  # of 4 x 4 pairs of cuts
 

@@ -16,7 +16,6 @@ from transduce.family.synthesizer import (
     Random,
     SynthesizerGPT2,
     SyntheticAttention,
-    with_scores,
 )
 from transduce.model.attention import reference_attention
 from transduce.model.transformer import parameter_count
@@ -66,9 +65,8 @@ def test_attention_is_that_of_a_loop(kind: str) -> None:
     torch.manual_seed(1)
     attention: Any = disturb(SyntheticAttention(D, H, scores_of(kind), dropout=0.0))
     x, first = torch.randn(1, 7, D), 3
-    function = with_scores(attention.scores, torch.arange(first, 7)[None], torch.arange(7)[None], reference_attention)
     mask = torch.ones(4, 7, dtype=torch.bool).tril(first)
-    output = attention(x[:, first:], attention.keys_values(x), mask, function)
+    output = attention(x[:, first:], attention.keys_values(x), mask, reference_attention)
     queries = attention.w_q(x)[0].unflatten(-1, (H, K))
     values = (x[0] @ attention.w_v.weight.T + attention.w_v.bias).unflatten(-1, (H, K))
     for i in range(first, 7):

@@ -16,6 +16,7 @@ from transduce.cli.translate import Epsilon, NoRepeatNgram, RepetitionPenalty, S
 if TYPE_CHECKING:
     from transduce.cli.stream import Answers
     from transduce.family.inference import text_generator
+    from transduce.family.inference.language_model import LanguageModel
 
 Folder = Annotated[
     Path,
@@ -91,14 +92,7 @@ def continue_(
     options = DecodingOptions.from_arguments(**asdict(replace(decoding, seed=None)))
 
     def load() -> "Answers":
-        from transduce.family.inference.language_model import LanguageModel
-        from transduce.family.inference.text_infiller import TextInfiller
-        from transduce.model.cpu_backend import keep_freed_memory
-
-        keep_freed_memory()
-        model = (TextInfiller if infill else LanguageModel).load(folder, precision=precision)
-        if precision == "auto":
-            print(f"transduce: precision {model.precision}", file=sys.stderr)
+        model = _load(folder, precision, infill)
         seeded = model.generation_settings.options(options).with_seed(decoding.seed)  # the folder may draw
         # An error of the folder or of an option comes before the first line is read.
         model.continue_texts([], max_tokens=max_tokens, options=seeded)
@@ -116,6 +110,18 @@ def continue_(
         return answers
 
     filter_lines(input, output, "continuing", load)
+
+
+def _load(folder: Path, precision: Precision, infill: bool) -> "LanguageModel":
+    from transduce.family.inference.language_model import LanguageModel
+    from transduce.family.inference.text_infiller import TextInfiller
+    from transduce.model.cpu_backend import keep_freed_memory
+
+    keep_freed_memory()
+    model = (TextInfiller if infill else LanguageModel).load(folder, precision=precision)
+    if precision == "auto":
+        print(f"transduce: precision {model.precision}", file=sys.stderr)
+    return model
 
 
 def _line(text: str, continuation: "text_generator.Output", json: bool, infill: bool) -> bytes:

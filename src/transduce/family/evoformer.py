@@ -106,8 +106,7 @@ class EvoformerBlock(nn.Module):
         m = m + self.columns.of_rows(self.column_norm(m).transpose(0, 1), m.new_zeros(1, 1)).transpose(0, 1)
         m = m + self.row_transition(m)
         z = z + self.outer(m)
-        z = z + self.leaving(z)
-        z = z + self.entering(z)
-        z = z + self.starting(z)
+        for part in (self.leaving, self.entering, self.starting):
+            z = z + part(z)
         z = z + self.ending(z.transpose(0, 1)).transpose(0, 1)
         return m, z + self.pair_transition(z)

@@ -33,22 +33,15 @@ class Marks:
 
 
 def training_ids(
-    text: str,
-    encode: Encode,
-    marks: Marks,
-    generator: np.random.Generator,
-    *,
-    rate: float = 0.5,
-    suffix_first_rate: float = 0.5,
+    text: str, encode: Encode, marks: Marks, generator: np.random.Generator, *, rate: float = 0.5, spm_rate: float = 0.5
 ) -> list[int]:
     """Return the ids of a text for the training, and the end.
 
-    rate: probability that the text is cut; otherwise it stays as it is. suffix_first_rate: probability of SPM for a
-    text that is cut. All cuts have the same probability, and a part may be empty.
+    rate: probability that the text is cut; otherwise it stays as it is. spm_rate: probability of SPM for a text that is
+    cut. All cuts have the same probability, and a part may be empty.
     """
     if generator.random() >= rate:
         return [*encode(text), marks.end]
     start, end = sorted(generator.integers(0, len(text) + 1, size=2))
-    suffix_first = bool(generator.random() < suffix_first_rate)
-    prompt = marks.prompt(encode(text[:start]), encode(text[end:]), suffix_first=suffix_first)
+    prompt = marks.prompt(encode(text[:start]), encode(text[end:]), suffix_first=generator.random() < spm_rate)
     return [*prompt, *encode(text[start:end]), marks.end]

@@ -7,8 +7,6 @@ What changed since GPT-3:
     one head of keys and values               which all heads of queries share
     q_m, k_n turned by m theta_i, n theta_i   RoPE
     no biases                                 in no matrix and no norm; the embedding is the output matrix
-
-The parallel form needs one norm and one sum less, and its products of the same input can be one product.
 """
 
 from torch import Tensor, nn

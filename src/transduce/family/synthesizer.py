@@ -9,18 +9,17 @@ Each head has its own. Scores depend on the number of a position, so a text has 
 """
 
 import math
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from transduce.family.attention_configs import SynthesizerConfig
-from transduce.family.attention_wrappers import NO_PAST, Past, with_bias, with_cache
+from transduce.family.attention_wrappers import causal
 from transduce.family.gpt2 import GPT2
 from transduce.family.initialisation import initialise
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, reference_attention
-from transduce.model.transformer import EncoderLayer, KeysValues
+from transduce.model.transformer import KeysValues
 
 
 class Dense(nn.Module):
@@ -64,7 +63,7 @@ class Random(nn.Module):
 
 
 class SyntheticAttention(MultiHeadAttention):
-    """Attention without keys. scores: one of the modules above; a random one needs no queries either."""
+    """Causal attention without keys. scores: one of the modules above; a random one needs no queries either."""
 
     def __init__(self, d_model: int, n_heads: int, scores: nn.Module, dropout: float) -> None:
         super().__init__(d_model, n_heads, dropout=dropout)
@@ -78,16 +77,23 @@ class SyntheticAttention(MultiHeadAttention):
         values = self._split(self.w_v(memory), self.n_heads)
         return values[..., :0], values
 
+    def forward(
+        self, x: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = reference_attention
+    ) -> Tensor:
+        """Attend from `x` (N,T,D), the last T of S positions. attention: adds a mask of scores to products of width 0.
 
-def with_scores(scores: nn.Module, positions: Tensor, of_keys: Tensor, attention: Attention) -> Attention:
-    """Attend by `scores` of queries at `positions`, (N,T) or (1,T), to keys at `of_keys`, (N,S) or (1,S)."""
-
-    def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
-        shape = *queries.shape[:3], -1  # (N,H,T)
-        bias = scores(queries, positions).expand(shape).gather(-1, of_keys[:, None, None].expand(shape))
-        return with_bias(bias, attention)(queries[..., :0], keys, values, mask, dropout)
-
-    return attend
+        The last row of the mask says which positions are real: those before them are padding.
+        """
+        queries, n_new = self._split(self.w_q(x), self.n_heads), x.size(1)
+        is_visible = causal(n_new, n_new, x.device) if isinstance(mask, str) else mask
+        positions = (is_visible[..., -1, :].cumsum(-1) - 1).clamp(min=0).view(-1, is_visible.size(-1))  # (N,S) or (1,S)
+        shape = *queries.shape[:3], -1
+        scores = self.scores(queries, positions[:, -n_new:]).expand(shape)  # (N,H,T,P)
+        scores = scores.gather(-1, positions[:, None, None].expand(shape))  # (N,H,T,S)
+        scores = torch.where(is_visible, scores, torch.finfo(scores.dtype).min)
+        keys, values = keys_values
+        heads = attention(queries[..., :0], keys, values, scores, self.dropout if self.training else 0.0)
+        return self.w_o(heads.transpose(1, 2).flatten(2))
 
 
 class SynthesizerGPT2(GPT2):
@@ -104,21 +110,5 @@ class SynthesizerGPT2(GPT2):
         }[config.scores]
         for layer in self.layers:
             layer.self_attention = SyntheticAttention(config.d_model, n_heads, scores(), config.dropout)
+        self.attention = reference_attention  # the fused kernel has no products of width 0
         initialise(self.named_parameters(), n_residuals=2 * config.n_layers)
-
-    def states(self, ids: Tensor, past: Past = NO_PAST, attention: Attention | None = None) -> tuple[Tensor, Past]:
-        """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the past with them.
-
-        attention: the function that adds the scores to products of width 0; None: eq. 1.
-        """
-        positions, mask = past.places(ids)
-        x = self.dropout(self.embedding(ids) + self.positions(positions))
-        keys = torch.arange(past.length + ids.size(1), device=ids.device)[None]
-        if past.padding is not None:
-            keys = (keys - past.padding[:, None]).clamp(min=0)
-        so_far: list[KeysValues] = []
-        for i, layer in enumerate(cast(Iterable[EncoderLayer], self.layers)):
-            scores = cast(SyntheticAttention, layer.self_attention).scores
-            by_scores = with_scores(scores, positions.view(len(keys), -1), keys, attention or reference_attention)
-            x = layer(x, mask, with_cache(past.of_layer(i), so_far, by_scores))
-        return self.norm(x), Past(so_far, past.padding)

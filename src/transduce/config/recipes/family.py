@@ -78,8 +78,6 @@ def rwkv_small() -> Config:
 def palm_small() -> Config:
     """Your own text, 100,000 lines or more: llama-small with the parallel layers of PaLM, and one head of keys.
 
-    It has no dropout.
-
     Size: 4.8 M parameters.
 
     Time: not measured in full: at most 10,000 steps of 4,000 tokens.
@@ -91,7 +89,7 @@ def palm_small() -> Config:
 def synthesizer_small() -> Config:
     """Your own text, 20,000 to 1,000,000 lines: gpt2-small with Synthesizer, scores without products of two tokens.
 
-    They are dense; model.scores has random, factorised_dense and factorised_random too.
+    They are dense. model.scores has random, factorised_dense and factorised_random, too.
 
     Size: 5.3 M parameters.
 

@@ -39,14 +39,15 @@ def settings_of(model: GPT2) -> dict[str, Any]:
     sizes = model.config
     d_ff = None if sizes.d_ff == 4 * sizes.d_model else sizes.d_ff
     if model.post:
-        own = {"model_type": "openai-gpt", "architectures": ["OpenAIGPTLMHeadModel"], "afn": "gelu"}
+        name, architecture, own = "openai-gpt", "OpenAIGPTLMHeadModel", {"afn": "gelu"}
     elif sizes.multi_query:
-        own = {"model_type": "gpt_bigcode", "architectures": ["GPTBigCodeForCausalLM"], "multi_query": True}
-        own |= {"activation_function": "gelu_pytorch_tanh", "n_inner": d_ff}
+        own = {"activation_function": "gelu_pytorch_tanh", "n_inner": d_ff, "multi_query": True}
+        name, architecture = "gpt_bigcode", "GPTBigCodeForCausalLM"
     else:
-        own = {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}
-        own |= {"activation_function": "gelu_new", "n_inner": d_ff}
+        name, architecture, own = "gpt2", "GPT2LMHeadModel", {"activation_function": "gelu_new", "n_inner": d_ff}
     return {
+        "model_type": name,
+        "architectures": [architecture],
         **own,
         "vocab_size": sizes.vocab_size,
         "n_embd": sizes.d_model,
