@@ -20,7 +20,10 @@ def test_the_code_of_a_page_is_the_code_of_its_member(page: Path) -> None:
         assert f"\n{block.rstrip()}\n" in source, block
 
 
-@pytest.mark.parametrize("member", ["gpt2", "llama", "variants", "decisions", "bert", "vit", "images", "t5", "whisper"])
+PAGES_OF_MEMBERS = "gpt2 llama variants decisions bert vit images t5 whisper wav2vec2".split()
+
+
+@pytest.mark.parametrize("member", PAGES_OF_MEMBERS)
 def test_the_page_of_a_member_has_two_screens(member: str) -> None:
     assert len((ROOT / "docs" / f"family-{member}.md").read_text("utf-8").splitlines()) <= 100
 

@@ -14,7 +14,7 @@ def ctc_small() -> Config:
 
     Size: 0.9 M parameters.
 
-    Time: not measured in full.
+    Time: 42 minutes on two busy cores, 10 of the processor, for 3,000 sentences of 2 s; 63 % of the words are wrong.
 
         transduce train --recipe ctc-small --train train.paths train.en --valid valid.paths valid.en --out run
     """
