@@ -4,6 +4,7 @@ import pytest
 from support.measured import measured
 
 from transduce.errors import UserError
+from transduce.serve.formats import markdown
 from transduce.serve.formats.files import read_file
 from transduce.serve.formats.markdown import MOST_ALL_BRACKETS, MOST_BLOCK_TOKENS, MOST_CHARACTERS, MOST_TEXT
 
@@ -80,6 +81,13 @@ def test_what_would_take_long_is_refused_at_once(name: str) -> None:
     with pytest.raises(UserError) as error:
         read_file(text.encode(), "md", "in")
     assert message in str(error.value)
+
+
+def test_too_many_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(markdown, "MOST_BLOCK_TOKENS", 30)
+    read_and_write("a\n\n" * 10)
+    with pytest.raises(UserError, match="in: expected at most 10 paragraphs or cells, or 6 items, of Markdown; split"):
+        read_and_write("a\n\n" * 11)
 
 
 @pytest.mark.slow
