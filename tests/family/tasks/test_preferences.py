@@ -19,12 +19,12 @@ from support.trainings import log_without_times, train, with_train
 from torch.nn import functional as F
 
 from transduce.config.recipes import family
-from transduce.config.schema import Config, DataConfig, TrainConfig
+from transduce.config.schema import Config, DataConfig, TrainConfig, keys
 from transduce.config.validation import problems
 from transduce.data.vocabulary import BOS, EOS
 from transduce.decoding.options import Sampling
 from transduce.errors import UserError
-from transduce.family.configs import LlamaConfig, RewardConfig, sizes_of
+from transduce.family.configs import GPT2Config, LlamaConfig, RewardConfig, sizes_of
 from transduce.family.hugging_face.folder import Member, write_member
 from transduce.family.inference.language_model import LanguageModel
 from transduce.family.reward import RewardModel
@@ -110,6 +110,12 @@ def test_the_reward_is_the_score_of_transformers(tmp_path: Path) -> None:
     torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-5)
     loss.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_reward_model_has_every_size_of_its_language_model() -> None:
+    sizes = GPT2Config(vocab_size=9, d_model=8, n_layers=1, n_heads=2, multi_query=True, d_ff=5, max_positions=7)
+    assert sizes_of(sizes, RewardConfig).gpt2 == sizes
+    assert {*keys(Config(model=RewardConfig()))} == {*keys(Config(model=sizes))}
 
 
 @pytest.mark.parametrize("task", [RewardTask(), preference_task(small_gpt2())], ids=["rewards", "preferences"])
