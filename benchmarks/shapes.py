@@ -1,7 +1,7 @@
 """Pictures of coloured shapes, drawn here, with captions and boxes: CLIP names unseen combinations, DETR finds shapes.
 
     python benchmarks/shapes.py clip [--steps 2000] [--seed 1]
-    python benchmarks/shapes.py detr [--steps 4000] [--seed 1]
+    python benchmarks/shapes.py detr [--steps 1600] [--seed 1]
 
 CLIP sees one shape of 36 combinations of colour and shape, of which six, each colour and each shape once, are in no
 training picture. DETR sees one to four shapes, and is judged on pictures of its own. The weights of both are random at
@@ -194,7 +194,8 @@ def train_detr(steps: int, seed: int, batch: int = 32) -> Detr:
 def detection(model: Detr, count: int = 500) -> dict[str, float]:
     """Return figures of pictures that were not in the training.
 
-    The mean IoU is that of each true shape with the surest query of its class, and 0 where none is. Average precision
+    An answer is a query whose most likely class is a shape. The mean IoU is that of each true shape and the best answer of
+    its class, and 0 where there is none. Average precision
     is the area under precision and recall of each class, its answers by their probability, a box of IoU 0.5 or 0.75
     being right once; the mean of the classes.
     """
@@ -268,7 +269,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    clip(args.steps or 2_000, args.seed) if args.task == "clip" else detr(args.steps or 4_000, args.seed)
+    clip(args.steps or 2_000, args.seed) if args.task == "clip" else detr(args.steps or 1_600, args.seed)
 
 
 if __name__ == "__main__":
