@@ -194,10 +194,9 @@ def train_detr(steps: int, seed: int, batch: int = 32) -> Detr:
 def detection(model: Detr, count: int = 500) -> dict[str, float]:
     """Return figures of pictures that were not in the training.
 
-    An answer is a query whose most likely class is a shape. The mean IoU is that of each true shape and the best answer of
-    its class, and 0 where there is none. Average precision
-    is the area under precision and recall of each class, its answers by their probability, a box of IoU 0.5 or 0.75
-    being right once; the mean of the classes.
+    An answer is a query whose most likely class is a shape. The mean IoU is that of each true shape and the best answer
+    of its class, and 0 where there is none. Average precision is the area under precision and recall of each class, its
+    answers by their probability, a box of IoU 0.5 or 0.75 being right once; the mean of the classes.
     """
     pictures, truth = scenes_of(np.random.default_rng(0), count)
     logits, boxes = model(pictures)[-1]
