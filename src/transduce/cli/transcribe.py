@@ -51,7 +51,7 @@ def transcribe(
         ),
     ] = "text",
 ) -> None:
-    """Write down what is said in sound files, in their order, each as soon as it is ready.
+    """Write the words that are spoken in sound files, in their order, each as soon as it is ready.
 
     A sound of any length, rate and number of channels is heard in windows of 30 seconds. A window whose text is cut at
     the maximum number of tokens is named on standard error. Needs transduce[sound].
@@ -85,11 +85,15 @@ def transcribe(
     with output_file(output) if output is not None else nullcontext(sys.stdout.buffer) as file:
         for sound, name in zip(sounds, names, strict=True):
             transcript = model.transcribe(sound, language=language, task=task, times=times, beam_size=beam_size)
-            for start, end in transcript.cut:
-                where = f"{name}: from {start:g} to {end:g} s"
-                print(f"transduce: {where}: cut at the maximum number of tokens; text may be missing", file=sys.stderr)
+            _warn_of_cuts(transcript, name)
             file.write(_in_form(transcript, str(sound), format))
             file.flush()
+
+
+def _warn_of_cuts(transcript: "Transcript", name: str) -> None:
+    for start, end in transcript.cut:
+        where = f"{name}: from {start:g} to {end:g} s"
+        print(f"transduce: {where}: cut at the maximum number of tokens; text may be missing", file=sys.stderr)
 
 
 def _in_form(transcript: "Transcript", name: str, form: Form) -> bytes:

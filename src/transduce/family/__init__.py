@@ -88,9 +88,8 @@ def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -
     | Whisper                  | `transcriber.Transcriber`            | transcribe                |
     | wav2vec 2.0              | `speech_recogniser.SpeechRecogniser` | transcribe                |
 
-    Each class has its own `load`, whose type is known. precision: of continuations and transcripts, see
-    `PreparedApplication`; other members have only fp32. device: of the model, as for `transduce.load`. Raises UserError
-    for a folder that is damaged or not supported.
+    Each class has its own `load`, whose type is known. precision: see `PreparedApplication`; other classes have only
+    fp32. device: of the model, as for `transduce.load`. Raises UserError for a folder that is damaged or not supported.
     """
     from transduce.config.validation import as_path
     from transduce.errors import UserError
