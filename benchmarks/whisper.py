@@ -46,14 +46,14 @@ def transduce(precision: str, folder: Path, threads: int, n_tokens: int) -> Tran
 
     keep_freed_memory()
     model = Transcriber.load(folder, precision=precision)
-    found = list[int]()
+    ids_of_text = list[int]()
     decode = model._decode
-    model._decode = lambda ids: found.extend(ids) or decode(ids)  # what `transcribe` turns into text
+    model._decode = lambda ids: ids_of_text.extend(ids) or decode(ids)  # what `transcribe` turns into text
 
     def transcribe(samples: Any) -> list[int]:
-        found.clear()
+        ids_of_text.clear()
         model.transcribe(samples, language="en", times=False)
-        return [*found]
+        return [*ids_of_text]
 
     return transcribe
 

@@ -176,10 +176,10 @@ def assert_same(ours: Any, theirs: Any, names: dict[str, str], transposed: bool 
     assert mine.grad is not None and other.grad is not None
     assert difference(mine.grad, other.grad) < TOLERANCE
     for their_name, name in names.items():
-        for (end, parameter), other_one in zip(
+        for (end, parameter), their_parameter in zip(
             ours.get_submodule(name).named_parameters(), theirs.get_submodule(their_name).parameters(), strict=True
         ):
-            assert difference(parameter.grad, other_one.grad) < TOLERANCE, (name, end)
+            assert difference(parameter.grad, their_parameter.grad) < TOLERANCE, (name, end)
 
 
 @pytest.mark.parametrize("edges", ["ik,jk", "ki,kj"])

@@ -57,4 +57,5 @@ def gradient_difference_of(ours: Any, theirs: Any, losses: Sequence[Tensor]) -> 
         for name, parameter in ours.named_parameters()
         if not name.endswith("w_k.bias")
     ]
-    return max(difference(*pair) for pair in pairs if any(gradient.any() for gradient in pair))
+    differences = [difference(*pair) for pair in pairs if any(gradient.any() for gradient in pair)]
+    return float(torch.tensor(differences).max())  # NaN if one is; `max` keeps only a NaN that is the first

@@ -1,5 +1,6 @@
 """CLIP beside Hugging Face transformers, with the same random weights, and its classes that are only named."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,11 @@ def test_classes_that_do_not_fit_are_refused(folder: Path, labels: Any, template
             "text_config: num_hidden_layers=900: expected at most 60, the number",
         ),
         ("text_config", {"eos_token_id": 300}, "text_config: eos_token_id=300: expected a number from 0 to below 300"),
-        ("text_config", {"attention_dropout": 0.1}, "text_config: attention_dropout=0.1: expected a number from 0 to"),
+        (
+            "text_config",
+            {"attention_dropout": 1},
+            "text_config: attention_dropout=1: expected a number from 0 to below 1",
+        ),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(part: str, changes: Any, message: str) -> None:
@@ -131,6 +136,32 @@ def test_sizes_that_do_not_fit_are_refused(part: str, changes: Any, message: str
     values = sizes[part] | changes if isinstance(changes, dict) else changes
     with pytest.raises(transduce.UserError, match=message):
         CONVERSION.build(Settings(sizes | {part: values}, "config.json", {str(i): [1] for i in range(60)}))
+
+
+def test_the_settings_of_a_tower_in_an_older_folder_are_those_of_hugging_face(models: Models, tmp_path: Path) -> None:
+    """Those of text_config_dict replace those of text_config."""
+    _, theirs = models
+    theirs.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    for key in ("text_config", "vision_config"):
+        values[f"{key}_dict"], values[key] = (
+            values[key],
+            values[key] | {"num_attention_heads": 2, "layer_norm_eps": 0.1},
+        )
+    path.write_text(json.dumps(values))
+    expected = type(theirs).from_pretrained(tmp_path).eval()(IDS, random_images())
+    assert (
+        difference(transduce.family.load(tmp_path).model(random_images(), IDS), expected.logits_per_image) < TOLERANCE
+    )
+    torch.testing.assert_close(expected.logits_per_image, theirs(IDS, random_images()).logits_per_image)
+
+
+def test_dropout_of_attention_is_the_dropout_of_a_tower() -> None:
+    sizes = {"vision_config": TOWER, "text_config": TOWER | {"vocab_size": 300, "attention_dropout": 0.1}}
+    model = CONVERSION.build(Settings(sizes, "config.json"))
+    assert (model.config.dropout, model.config.images.dropout) == (0.1, 0.0)
+    assert CONVERSION.settings(model)["text_config"]["attention_dropout"] == 0.1
 
 
 def test_a_copy_of_the_folder_is_read_by_hugging_face(folder: Path, models: Models, tmp_path: Path) -> None:

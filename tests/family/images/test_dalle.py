@@ -1,6 +1,7 @@
 """DALL-E beside loops: its loss, its drawing with a cache, and its autoencoder."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -63,6 +64,15 @@ def test_a_low_temperature_draws_the_most_likely_codes(model: DallE) -> None:
     for _ in range(4):
         ids = torch.cat([ids, 5 + model.decoder(ids)[:, -1:, 5:].argmax(-1)], dim=1)
     assert torch.equal(model.draw(text, temperature=1e-4), ids[:, 3:] - 5)
+
+
+def test_a_model_in_training_draws_without_dropout() -> None:
+    torch.manual_seed(1)
+    model, text = DallE(replace(CONFIG, dropout=0.5)).train(), torch.tensor([[4, 1, 2]]).expand(20, -1)
+    codes = model.draw(text, temperature=1e-4)
+    assert model.training and model.decoder.training
+    assert torch.equal(codes, model.eval().draw(text, temperature=1e-4))
+    assert not model.training and codes.unique(dim=0).size(0) == 1
 
 
 def test_codes_become_the_image_that_their_choice_becomes() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from support.hugging_face import TOLERANCE, difference, disturb
 from torch import Tensor, nn
 
+from transduce.errors import NotFiniteError, UserError
 from transduce.family.hugging_face.conversion import Entry, linear, set_parameters
 from transduce.family.images.configs import DetrConfig
 from transduce.family.images.detr import Detr, sines_of_grid
@@ -139,18 +141,66 @@ def test_a_large_matching_is_not_worse_than_random_swaps() -> None:
         assert costs[i, columns[i]] + costs[j, columns[j]] <= costs[i, columns[j]] + costs[j, columns[i]] + 1e-9
 
 
-def test_the_loss_is_that_of_hugging_face() -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_costs_that_are_not_finite_are_refused(value: float) -> None:
+    costs = np.zeros((2, 3))
+    costs[1, 2] = value
+    with pytest.raises(NotFiniteError, match="costs of the matching: expected finite numbers"):
+        cheapest(costs)
+
+
+def test_more_objects_than_queries_are_refused() -> None:
+    truth = [(torch.zeros(3, dtype=torch.long), torch.rand(3, 4))]
+    with pytest.raises(UserError, match="3 objects in an image: expected at most 2, one for each query"):
+        loss_of_layer(torch.randn(1, 2, 4), torch.rand(1, 2, 4), truth)
+
+
+def cost_by_loop(logits: list[float], box: list[float], true_class: int, true_box: list[float]) -> float:
+    """Return -p + 5 L1 - 2 GIoU, number by number."""
+    p = math.exp(logits[true_class]) / sum(map(math.exp, logits))
+    sides = [(min(x + w / 2, y + v / 2) - max(x - w / 2, y - v / 2)) for x, w, y, v in sides_of(box, true_box)]
+    around = math.prod(max(x + w / 2, y + v / 2) - min(x - w / 2, y - v / 2) for x, w, y, v in sides_of(box, true_box))
+    shared = math.prod(max(side, 0) for side in sides)
+    union = box[2] * box[3] + true_box[2] * true_box[3] - shared
+    giou = shared / union - (around - union) / around
+    return -p + 5 * sum(abs(a - b) for a, b in zip(box, true_box, strict=True)) - 2 * giou
+
+
+def sides_of(box: list[float], other: list[float]) -> list[tuple[float, float, float, float]]:
+    """Return centre and size of a box, and of another, along each axis."""
+    return [(box[i], box[i + 2], other[i], other[i + 2]) for i in (0, 1)]
+
+
+def costs_by_loop(logits: Tensor, boxes: Tensor, classes: Tensor, true_boxes: Tensor) -> np.ndarray:
+    costs = np.zeros((len(classes), len(boxes)))
+    for i, j in itertools.product(range(len(classes)), range(len(boxes))):
+        costs[i, j] = cost_by_loop(logits[j].tolist(), boxes[j].tolist(), int(classes[i]), true_boxes[i].tolist())
+    return costs
+
+
+def test_the_costs_are_those_of_a_loop() -> None:
+    torch.manual_seed(1)
+    inputs = torch.randn(5, 4), torch.rand(5, 4), torch.tensor([2, 0, 2]), torch.rand(3, 4)
+    np.testing.assert_allclose(matching_costs(*inputs), costs_by_loop(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_the_loss_and_its_gradients_are_those_of_hugging_face() -> None:
+    """The expected matching is the cheapest of all, by costs of a loop."""
     loss_module = pytest.importorskip("transformers.loss.loss_for_object_detection")
     torch.manual_seed(1)
-    logits, boxes = torch.randn(2, 5, 4), torch.rand(2, 5, 4)
+    logits, boxes = torch.randn(2, 5, 4, requires_grad=True), torch.rand(2, 5, 4, requires_grad=True)
     truth = [(torch.tensor([2, 0]), torch.rand(2, 4)), (torch.tensor([], dtype=torch.long), torch.rand(0, 4))]
-    matches = [cheapest(matching_costs(logits[i], boxes[i], *truth[i])) for i in range(2)]
-    indices = [(torch.tensor(rows, dtype=torch.long), torch.arange(len(rows))) for rows in matches]
+    costs = costs_by_loop(logits[0], boxes[0], *truth[0])
+    match = min(itertools.permutations(range(5), 2), key=lambda rows: costs[0, rows[0]] + costs[1, rows[1]])
+    indices = [(torch.tensor(rows, dtype=torch.long), torch.arange(len(rows))) for rows in (match, ())]
     theirs = loss_module.ImageLoss(lambda *_: indices, 3, 0.1, ["labels", "boxes"])
     targets = [{"class_labels": classes, "boxes": true_boxes} for classes, true_boxes in truth]
     parts = theirs({"logits": logits, "pred_boxes": boxes}, targets)
     expected = parts["loss_ce"] + 5 * parts["loss_bbox"] + 2 * parts["loss_giou"]
-    torch.testing.assert_close(loss_of_layer(logits, boxes, truth), expected)
+    loss = loss_of_layer(logits, boxes, truth)
+    torch.testing.assert_close(loss, expected)
+    gradients, theirs = (torch.autograd.grad(value, (logits, boxes)) for value in (loss, expected))
+    torch.testing.assert_close(gradients, theirs)
     torch.testing.assert_close(set_loss([(logits, boxes)] * 3, truth), 3 * expected)
 
 
@@ -181,7 +231,7 @@ def test_two_objects_of_a_picture_are_learned() -> None:
         set_loss(model(picture), truth).backward()
         optimizer.step()
     logits, boxes = model(picture)[-1]
-    found = logits[0].argmax(dim=1)
-    assert sorted(found.tolist()) == [0, 1, 2, 2]
-    order = torch.stack([boxes[0, found == i][0] for i in (0, 1)])
+    classes = logits[0].argmax(dim=1)
+    assert sorted(classes.tolist()) == [0, 1, 2, 2]
+    order = torch.stack([boxes[0, classes == i][0] for i in (0, 1)])
     torch.testing.assert_close(order, truth[0][1], atol=0.05, rtol=0)

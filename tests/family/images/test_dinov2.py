@@ -9,6 +9,8 @@ from support.images import SIZES, classify_alike, random_images
 from torch.nn import functional as F
 
 import transduce
+from transduce.family.hugging_face.dinov2 import CONVERSION
+from transduce.family.hugging_face.settings import Settings
 from transduce.family.images.configs import ViTConfig
 from transduce.family.images.dinov2 import DinoV2
 from transduce.model.transformer import parameter_count
@@ -56,6 +58,13 @@ def test_a_folder_without_classes_gives_vectors(models: Models, tmp_path: Any) -
     assert difference(classifier.embed(images), expected) < TOLERANCE
     with pytest.raises(transduce.UserError, match="expected a model with classes; use `embed`"):
         classifier.classify(images)
+
+
+def test_a_ratio_that_makes_the_feed_forward_layer_too_wide_is_refused() -> None:
+    values = DINO_SIZES | {"hidden_size": 2**24, "mlp_ratio": 2**24}
+    settings = Settings(values | {"model_type": "dinov2", "architectures": ["Dinov2Model"]}, "config.json")
+    with pytest.raises(transduce.UserError, match="mlp_ratio=16777216: expected at most 1, so that hidden_size"):
+        CONVERSION.build(settings)
 
 
 @pytest.mark.parametrize(

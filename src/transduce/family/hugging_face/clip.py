@@ -18,7 +18,7 @@ def build(settings: Settings) -> Clip:
     """Return the model of a config.json. Raises UserError for values that it cannot have."""
     settings.one_of("model_type", "clip")
     settings.one_of("architectures", ["CLIPModel"])
-    text, vision = settings.part("text_config"), settings.part("vision_config")
+    text, vision = tower(settings, "text_config"), tower(settings, "vision_config")
     n_rows = text.size("vocab_size", 49_408)
     end = int(text.number("eos_token_id", n_rows - 1, below=n_rows))
     image_size, patch_size = vision.size("image_size", 224), vision.size("patch_size", 32)
@@ -36,10 +36,14 @@ def build(settings: Settings) -> Clip:
     return Clip(config, end=None if end == OLD_END else end)
 
 
+def tower(settings: Settings, key: str) -> Settings:
+    """Return the settings of a tower. Those of `key`_dict, in older folders, replace those of `key`."""
+    return settings.part(key if settings.get(f"{key}_dict") is None else f"{key}_dict")
+
+
 def sizes(settings: Settings, d_model: int, n_heads: int) -> dict[str, Any]:
     """Return the sizes that both towers have. d_model, n_heads: their values where they are absent."""
     settings.one_of("hidden_act", "quick_gelu")
-    settings.number("attention_dropout", 0.0, below=1e-9)
     d_model, n_heads = settings.size("hidden_size", d_model), settings.size("num_attention_heads", n_heads)
     if d_model % n_heads:
         raise settings.refusal("hidden_size", f"a multiple of num_attention_heads={n_heads}")
@@ -48,6 +52,7 @@ def sizes(settings: Settings, d_model: int, n_heads: int) -> dict[str, Any]:
         "n_layers": settings.n_layers("num_hidden_layers", 12),
         "n_heads": n_heads,
         "d_ff": settings.size("intermediate_size", 4 * d_model),
+        "dropout": settings.number("attention_dropout", 0.0, below=1),
         "norm_eps": settings.number("layer_norm_eps", 1e-5, below=1),
     }
 
@@ -76,7 +81,7 @@ def tower_settings(config: ViTConfig | ClipConfig) -> dict[str, Any]:
         "intermediate_size": config.d_ff or 4 * config.d_model,
         "layer_norm_eps": config.norm_eps,
         "hidden_act": "quick_gelu",
-        "attention_dropout": 0.0,
+        "attention_dropout": config.dropout,
     }
 
 

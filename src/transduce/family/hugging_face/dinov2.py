@@ -3,7 +3,7 @@
 from typing import Any
 
 from transduce.family.hugging_face.conversion import Conversion, Entry, linear
-from transduce.family.hugging_face.settings import Settings
+from transduce.family.hugging_face.settings import MOST, Settings
 from transduce.family.hugging_face.vit import encoder_entries, image_sizes
 from transduce.family.hugging_face.vit import settings_of as vit_settings
 from transduce.family.images.dinov2 import DinoV2
@@ -20,8 +20,12 @@ def build(settings: Settings) -> DinoV2:
     settings.one_of("model_type", "dinov2")
     has_classes = settings.one_of("architectures", ENCODER, CLASSIFIER) == CLASSIFIER
     gated = settings.one_of("use_swiglu_ffn", False, True)
-    d_ff = settings.size("hidden_size") * settings.size("mlp_ratio", 4)
-    return DinoV2(image_sizes(settings, d_ff, 1e-6), settings.labels() if has_classes else (), gated=gated)
+    d_model, ratio = settings.size("hidden_size"), settings.size("mlp_ratio", 4)
+    if d_model * ratio > MOST:
+        raise settings.refusal(
+            "mlp_ratio", f"at most {MOST // d_model:,}, so that hidden_size * mlp_ratio is at most {MOST:,}"
+        )
+    return DinoV2(image_sizes(settings, d_model * ratio, 1e-6), settings.labels() if has_classes else (), gated=gated)
 
 
 def settings_of(model: DinoV2) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from transduce.family.images.configs import ClipConfig
 from transduce.family.images.vit import PatchEncoder, vit_layer
 from transduce.family.initialisation import initialise
 
-LARGEST_SCALE = 100.0  # the paper clips t to it
+LARGEST_SCALE = 100.0  # to which a training clips t, section 2.5
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -66,7 +66,10 @@ class TextTower(nn.Module):
         initialise(self.named_parameters())
 
     def pooled(self, ids: Tensor) -> Tensor:
-        """Return the vectors (B,E) of texts (B,T). Ids after the first `end` do not count."""
+        """Return the vectors (B,E) of texts (B,T). Ids after the first `end` do not count.
+
+        The caller checks that each text has an `end`; of a text without it, the vector is of the first token.
+        """
         x = self.embedding(ids) + self.positions.weight[: ids.size(1)]
         for layer in self.layers:
             x = layer(x, "causal")
@@ -93,6 +96,10 @@ class Clip(nn.Module):
         return self.logits(self.images.pooled(images), self.texts.pooled(ids))
 
     def loss(self, images: Tensor, ids: Tensor) -> Tensor:
-        """Return the loss of figure 3 for images (B,C,height,width) and their captions (B,T)."""
+        """Return the loss of figure 3 for images (B,C,height,width) and their captions (B,T).
+
+        A training clips `log_scale` to log(`LARGEST_SCALE`) after each step (section 2.5). It is not clipped here:
+        a larger one would have no gradient.
+        """
         logits, pairs = self(images, ids), torch.arange(len(ids), device=ids.device)
         return (F.cross_entropy(logits, pairs) + F.cross_entropy(logits.T, pairs)) / 2

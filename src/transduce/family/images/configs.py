@@ -31,7 +31,7 @@ class ClipConfig:
     max_positions: int = 77  # maximum number of tokens of a text with both ends
     d_joint: int = 512  # width of the vectors of images and texts
     norm_eps: float = 1e-5  # added to the variances of the text tower
-    dropout: float = 0.0  # of the input, the attention weights and the residuals of the text tower
+    dropout: float = 0.0  # of the attention weights and the residuals of the text tower
 
 
 @dataclass(frozen=True)

@@ -81,11 +81,14 @@ class DallE(nn.Module):
 
     @torch.no_grad()
     def draw(self, texts: Tensor, temperature: float = 1.0) -> Tensor:
-        """Return random codes (B,RR) that continue captions (B,T), the start first."""
+        """Return random codes (B,RR) that continue captions (B,T), the start first. It has no dropout, in any mode."""
+        is_training = self.training
+        self.eval()
         ids, past, drawn = texts, self.decoder.no_past, list[Tensor]()
         for _ in range(self.config.side**2):
             states, past = self.decoder.states(ids, past)
             logits = self.decoder.output(states[:, -1])[:, self.config.n_text_ids :]
             drawn.append(torch.multinomial((logits / temperature).softmax(dim=-1), 1))
             ids = drawn[-1] + self.config.n_text_ids
+        self.train(is_training)
         return torch.cat(drawn, dim=1)

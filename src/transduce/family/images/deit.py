@@ -5,7 +5,9 @@ what a teacher answers, and the last state of x_class learns the true class. Wit
 the two tokens:
 
     loss = 1/2 CE(f(z_class), y) + 1/2 CE(g(z_distillation), argmax of the teacher)     eq. 3, hard distillation
-    answer = (f(z_class) + g(z_distillation)) / 2                                       section 4, after the training
+    answer = (f(z_class) + g(z_distillation)) / 2                                       as in the published code
+
+Section 4 adds the softmax outputs of the two heads instead.
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,8 @@ The cheapest matching of queries and true objects is found first, with p the pro
     cost = -p + 5 |box - true box|_1 - 2 GIoU                                             eq. 1
     loss = mean CE of all queries (no object: weight 0.1) + 5 L1 + 2 (1 - GIoU) of the matched boxes, per object
 
-GIoU is the intersection over the union, less the share of the smallest common box that is in neither (appendix A.2).
+GIoU, the generalized IoU, is the intersection over the union, less the share of the smallest common box that is in
+neither (appendix A.2).
 """
 
 from collections.abc import Sequence
@@ -15,12 +16,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduce.errors import NotFiniteError, UserError
+
 NO_OBJECT, OF_BOX, OF_GIOU = 0.1, 5.0, 2.0  # weights of the parts of the loss
 Objects = tuple[Tensor, Tensor]  # classes (M,) and boxes (M,4) of an image
 
 
 def set_loss(outputs: Sequence[Objects], truth: Sequence[Objects]) -> Tensor:
-    """Return the loss of all layers. outputs: see `Detr.forward`. truth: the objects of each image."""
+    """Return the loss of all layers. outputs: see `Detr.forward`. truth: the objects of each image.
+
+    Raises UserError for more objects than queries, and NotFiniteError if the costs of a matching are not finite.
+    """
     return torch.stack([loss_of_layer(logits, boxes, truth) for logits, boxes in outputs]).sum()
 
 
@@ -33,8 +39,9 @@ def loss_of_layer(logits: Tensor, boxes: Tensor, truth: Sequence[Objects]) -> Te
         rows = torch.tensor(cheapest(matching_costs(logits[i], boxes[i], true_classes, true_boxes)), dtype=torch.long)
         classes[i, rows] = true_classes
         matched = boxes[i, rows]
-        l1, generous = (matched - true_boxes).abs().sum(), pairwise_giou(matched, true_boxes).diagonal()
-        loss = loss + (OF_BOX * l1 + OF_GIOU * (1 - generous).sum()) / n_objects
+        l1 = (matched - true_boxes).abs().sum()
+        giou = pairwise_giou(matched, true_boxes).diagonal()
+        loss = loss + (OF_BOX * l1 + OF_GIOU * (1 - giou).sum()) / n_objects
     weights = torch.ones(logits.size(2), device=logits.device)
     weights[-1] = NO_OBJECT
     return loss + F.cross_entropy(logits.flatten(0, 1), classes.flatten(), weights)
@@ -63,7 +70,7 @@ def pairwise_iou(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pairwise_giou(boxes: Tensor, others: Tensor) -> Tensor:
-    """Return GIoU (N,M) of boxes (N,4) and (M,4)."""
+    """Return the generalized IoU (N,M) of boxes (N,4) and (M,4)."""
     iou, union = pairwise_iou(boxes, others)
     (low, high), (other_low, other_high) = corners(boxes[:, None]), corners(others[None])
     around = (torch.maximum(high, other_high) - torch.minimum(low, other_low)).prod(dim=-1)
@@ -73,20 +80,35 @@ def pairwise_giou(boxes: Tensor, others: Tensor) -> Tensor:
 def cheapest(costs: np.ndarray) -> list[int]:
     """Return the column of each row of `costs` (M,N), M <= N, no column twice, with the least sum.
 
-    The Hungarian method: each row joins by a shortest path over reduced costs, in time M M N.
+    The Hungarian method: each row joins by a shortest path over reduced costs, in time M M N. Raises UserError
+    for more rows (objects) than columns (queries), and NotFiniteError for costs that are not finite.
     """
     n_rows, n_columns = costs.shape
-    of_rows, of_columns = np.zeros(n_rows), np.zeros(n_columns)  # prices, which keep all reduced costs at 0 or more
+    if n_rows > n_columns:
+        raise UserError(f"{n_rows} objects in an image: expected at most {n_columns}, one for each query; add queries")
+    if not np.isfinite(costs).all():
+        raise NotFiniteError(
+            "costs of the matching: expected finite numbers; lower the learning rate or check the boxes"
+        )
+    of_rows = np.zeros(n_rows)  # prices, which keep all reduced costs at 0 or more
+    of_columns = np.zeros(n_columns)
     row_of = np.full(n_columns, -1)
     for new in range(n_rows):
-        lengths, before = np.full(n_columns, np.inf), np.full(n_columns, -1)
-        done, row, column, length = np.zeros(n_columns, dtype=bool), new, -1, 0.0
+        lengths = np.full(n_columns, np.inf)
+        before = np.full(n_columns, -1)
+        done = np.zeros(n_columns, dtype=bool)
+        row = new
+        column = -1
+        length = 0.0
         while row >= 0:  # until a column is free
             through = length + costs[row] - of_rows[row] - of_columns
             is_shorter = ~done & (through < lengths)
-            lengths[is_shorter], before[is_shorter] = through[is_shorter], column
+            lengths[is_shorter] = through[is_shorter]
+            before[is_shorter] = column
             column = int(np.where(done, np.inf, lengths).argmin())
-            length, done[column], row = lengths[column], True, row_of[column]
+            length = lengths[column]
+            done[column] = True
+            row = row_of[column]
         of_rows[new] += length
         passed = done & (row_of >= 0)
         of_rows[row_of[passed]] += length - lengths[passed]

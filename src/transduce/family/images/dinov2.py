@@ -6,7 +6,7 @@ product * of each pair of values:
 
     z = z + scale_1 * Attention(LN(z))
     z = z + scale_2 * W_2 gelu(W_1 LN(z))           gated: W_2 (silu(W_1 LN(z)) * W_3 LN(z))
-    log p(class) ~ [z_0; mean of the patches] W^T + b
+    log p(class) ~ [LN(z_0); mean of LN(z_patches)] W^T + b
 
 Its training, by a student and a teacher that see different pieces of an image, is not here.
 """

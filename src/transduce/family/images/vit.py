@@ -8,8 +8,8 @@ patch into a vector, P are learned positions, and LN is layer norm:
     z = z + W_2 gelu(W_1 LN(z))                      eq. 3: the exact GELU instead of ReLU
     log p(class) ~ LN(z_0) W^T + b                   eq. 4, and the linear head
 
-In shape comments C counts channels and P = 1 + the number of patches; the other letters are as in
-`model/transformer.py`.
+In shape comments C counts channels and P the patches and the learned vectors before them: one of them in ViT.
+The other letters are as in `model/transformer.py`.
 """
 
 from collections.abc import Callable, Sequence
