@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.gradients import assert_same_with_gradients
 from support.hugging_face import TOLERANCE, difference, disturb
 from torch import Tensor
-from torch.nn import functional as F
 
 from transduce.family.evoformer import (
     EvoformerBlock,
@@ -47,24 +47,21 @@ def gated_attention_by_loop(attention: GatedAttention, rows: Tensor, bias: Tenso
         for t in range(len(row)):
             heads = []
             for h in range(n_heads):
-                scores = [
-                    float(queries[t][h] @ keys[u][h]) / math.sqrt(K) + float(bias[h, t, u]) for u in range(len(row))
-                ]
-                total = sum(math.exp(score) for score in scores)
-                head = sum((math.exp(score) / total * values[u][h] for u, score in enumerate(scores)), torch.zeros(K))
+                scores = [queries[t][h] @ keys[u][h] / math.sqrt(K) + bias[h, t, u] for u in range(len(row))]
+                total = sum((score.exp() for score in scores), torch.zeros(()))
+                head = sum((score.exp() / total * values[u][h] for u, score in enumerate(scores)), torch.zeros(K))
                 heads.append(gates[t][h].sigmoid() * head)
             output[b, t] = linear(attention.w_o, torch.cat(heads))
     return output
 
 
-@torch.no_grad()
 def test_row_attention_has_a_bias_of_pairs() -> None:
-    """Algorithm 7."""
+    """Algorithm 7, with gradients."""
     attention: Any = disturb(RowAttention(M, Z, 2, K))
-    m, z = table(S, R, M), table(R, R, Z)
+    m, z = (x.requires_grad_() for x in (table(S, R, M), table(R, R, Z)))
     bias = torch.stack([torch.stack([linear(attention.bias, z[i, j]) for j in range(R)]) for i in range(R)])
     expected = gated_attention_by_loop(attention.attention, attention.norm(m), bias.permute(2, 0, 1))
-    torch.testing.assert_close(attention(m, z), expected)
+    assert_same_with_gradients(attention(m, z), expected, [m, z, *attention.parameters()])
 
 
 @torch.no_grad()
@@ -104,27 +101,26 @@ def test_a_triangle_update_sums_over_the_third_corner(edges: str) -> None:
             torch.testing.assert_close(update(z)[i, j], expected)
 
 
-@torch.no_grad()
 def test_the_outer_product_is_a_mean_over_sequences() -> None:
-    """Algorithm 10."""
+    """Algorithm 10, with gradients."""
     outer: Any = disturb(OuterProductMean(M, Z, width=3))
-    m = table(S, R, M)
-    x = outer.norm(m)
+    m = table(S, R, M).requires_grad_()
+    x, pairs = outer.norm(m), list[Tensor]()
     for i in range(R):
         for j in range(R):
             products = [torch.outer(linear(outer.a, x[s, i]), linear(outer.b, x[s, j])) for s in range(S)]
-            expected = linear(outer.output, (sum(products, torch.zeros(3, 3)) / S).flatten())
-            torch.testing.assert_close(outer(m)[i, j], expected)
+            pairs.append(linear(outer.output, (sum(products, torch.zeros(3, 3)) / S).flatten()))
+    assert_same_with_gradients(outer(m), torch.stack(pairs).view(R, R, Z), [m, *outer.parameters()])
 
 
-@torch.no_grad()
 def test_a_transition_has_four_times_the_width() -> None:
-    """Algorithm 9."""
+    """Algorithm 9, with gradients."""
     network: Any = disturb(transition(M))
-    m = table(S, R, M)
+    m = table(S, R, M).requires_grad_()
     norm, inner = network
     assert inner.w_1.out_features == 4 * M
-    torch.testing.assert_close(network(m), inner.w_2(F.relu(inner.w_1(norm(m)))))
+    rows = [linear(inner.w_2, linear(inner.w_1, x).relu()) for x in norm(m).flatten(0, 1)]
+    assert_same_with_gradients(network(m), torch.stack(rows).view(S, R, M), [m, *network.parameters()])
 
 
 @torch.no_grad()

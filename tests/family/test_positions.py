@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.gradients import assert_same_with_gradients
 from support.hugging_face import TOLERANCE, difference, disturb
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -269,24 +270,26 @@ def test_the_search_continues_by_a_decoder(model: Any) -> None:
         settings = SearchConfig(beam_size=beam, length_penalty="none", alpha=0.0, max_extra_tokens=6)
         (best,) = continue_ids(model, [prompt], [], settings)
         log_probs = model(torch.tensor([prompt + best.ids]))[0].detach().log_softmax(-1)
-        expected = sum(float(log_probs[2 + i, one]) for i, one in enumerate(best.ids))
+        expected = sum(float(log_probs[2 + i, token]) for i, token in enumerate(best.ids))
         assert len(best.ids) == 6 and best.score == pytest.approx(expected, rel=1e-4)
 
 
 def test_skewed_is_shaw_with_a_vector_for_each_distance() -> None:
-    """And for all texts up to the longest: the last 4 of 7 positions, and all of them."""
+    """And for all texts up to the longest: the last 4 of 7 positions, and all of them. Gradients are compared too."""
     positions = Skewed(n_layers=2, n_heads=H, n_positions=9, d_k=6)
     nn.init.normal_(positions.to_keys)
     for n_queries in (1, 4, 7):
-        inputs = random_inputs(n_queries, 7)
+        inputs = [x.requires_grad_() for x in random_inputs(n_queries, 7)]
         mask = torch.ones(n_queries, 7, dtype=torch.bool).tril(7 - n_queries)
         function = positions.attention_of(1, lambda attention: attention, torch.arange(7 - n_queries, 7), 7)
         output = function(*inputs, mask, 0.0)
+        heads = []
         for head in range(H):
-            rows = positions.to_keys[1, head, 9 - 7 :].detach()  # for the distances -6 to 0
+            rows = positions.to_keys[1, head, 9 - 7 :]  # for the distances -6 to 0
             table = torch.cat([rows, torch.zeros(6, 6)])  # and none for keys after the query, which the mask hides
             parts = [x[:, head : head + 1] for x in inputs]
-            torch.testing.assert_close(output[:, head : head + 1], relative_attention(table)(*parts, mask, 0.0))
+            heads.append(relative_attention(table)(*parts, mask, 0.0))
+        assert_same_with_gradients(output, torch.cat(heads, dim=1), [*inputs, positions.to_keys])
 
 
 def test_skewing_moves_numbers_of_distances_to_their_keys() -> None:

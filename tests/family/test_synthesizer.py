@@ -1,10 +1,10 @@
 """Synthesizer: its scores against plain loops, and the model with them."""
 
-import math
 from typing import Any
 
 import pytest
 import torch
+from support.gradients import assert_same_with_gradients
 from support.hugging_face import disturb
 from torch import Tensor
 
@@ -36,15 +36,15 @@ def scores_of(kind: str) -> Any:
             return Random(H, P, rank=3)
 
 
-def dense_by_loop(scores: Any, query: Tensor, head: int) -> list[float]:
+def dense_by_loop(scores: Any, query: Tensor, head: int) -> list[Tensor]:
     """Return W_2 relu(q) + b of one head."""
     return [
-        sum(max(float(query[k]), 0) * float(scores.w_2[head, k, j]) for k in range(K)) + float(scores.bias[head, 0, j])
+        sum((query[k].relu() * scores.w_2[head, k, j] for k in range(K)), scores.bias[head, 0, j])
         for j in range(scores.w_2.size(-1))
     ]
 
 
-def score_by_loop(scores: Any, kind: str, query: Tensor, head: int, i: int, j: int) -> float:
+def score_by_loop(scores: Any, kind: str, query: Tensor, head: int, i: int, j: int) -> Tensor:
     match kind:
         case "dense":
             return dense_by_loop(scores, query, head)[j]
@@ -53,29 +53,30 @@ def score_by_loop(scores: Any, kind: str, query: Tensor, head: int, i: int, j: i
             assert len(a) * len(b) >= P
             return a[j % len(a)] * b[j // len(a)]
         case "random":
-            return float(scores.rows[head, i, j])
+            return scores.rows[head, i, j]
         case _:
-            return sum(float(scores.rows[head, i, k]) * float(scores.columns[head, j, k]) for k in range(3))
+            return sum((scores.rows[head, i, k] * scores.columns[head, j, k] for k in range(3)), torch.zeros(()))
 
 
-@torch.no_grad()
 @pytest.mark.parametrize("kind", KINDS)
 def test_attention_is_that_of_a_loop(kind: str) -> None:
-    """The last 4 of 7 positions attend."""
+    """The last 4 of 7 positions attend. Gradients are compared too."""
     torch.manual_seed(1)
     attention: Any = disturb(SyntheticAttention(D, H, scores_of(kind), dropout=0.0))
-    x, first = torch.randn(1, 7, D), 3
+    x, first = torch.randn(1, 7, D, requires_grad=True), 3
     mask = torch.ones(4, 7, dtype=torch.bool).tril(first)
     output = attention(x[:, first:], attention.keys_values(x), mask, reference_attention)
     queries = attention.w_q(x)[0].unflatten(-1, (H, K))
     values = (x[0] @ attention.w_v.weight.T + attention.w_v.bias).unflatten(-1, (H, K))
+    rows = list[Tensor]()
     for i in range(first, 7):
         heads = list[Tensor]()
         for h in range(H):
-            weights = [math.exp(score_by_loop(attention.scores, kind, queries[i, h], h, i, j)) for j in range(i + 1)]
-            heads.append(sum((w * values[j, h] for j, w in enumerate(weights)), torch.zeros(K)) / sum(weights))
-        expected = attention.w_o.weight @ torch.cat(heads) + attention.w_o.bias
-        torch.testing.assert_close(output[0, i - first], expected)
+            weights = [score_by_loop(attention.scores, kind, queries[i, h], h, i, j).exp() for j in range(i + 1)]
+            head = sum((w * values[j, h] for j, w in enumerate(weights)), torch.zeros(K))
+            heads.append(head / sum(weights, torch.zeros(())))
+        rows.append(attention.w_o.weight @ torch.cat(heads) + attention.w_o.bias)
+    assert_same_with_gradients(output[0], torch.stack(rows), [x, *attention.parameters()])
 
 
 def model(kind: Any) -> Any:

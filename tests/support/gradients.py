@@ -1,4 +1,6 @@
-"""A small model, batches and gradients to compare, for the tests of `Gradients`."""
+"""Gradients to compare: those of two results, and a small model and batches for the tests of `Gradients`."""
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -22,6 +24,15 @@ NO_MEMORY = [
     RuntimeError("could not create a primitive"),
     RuntimeError("std::bad_alloc"),
 ]
+
+
+def assert_same_with_gradients(output: Tensor, expected: Tensor, inputs: Sequence[Tensor]) -> None:
+    """Check that two results are equal except for rounding, and so are the gradients of a random sum of each."""
+    torch.testing.assert_close(output, expected)
+    factors = torch.randn_like(output)
+    gradients, others = (torch.autograd.grad((x * factors).sum(), inputs) for x in (output, expected))
+    for gradient, other in zip(gradients, others, strict=True):
+        torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-5)
 
 
 def small_transformer(dtype: torch.dtype = torch.float64, *, dropout: float = 0.0) -> Transformer:
