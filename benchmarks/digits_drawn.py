@@ -42,15 +42,15 @@ def main() -> None:
     judge = library("svm").SVC().fit(x, y)
     autoencoder = train_autoencoder(as_images(x), args.steps)
     model = train_decoder(captions(torch.tensor(y)), autoencoder.codes(as_images(x)), args.steps)
-    asked = torch.arange(10).repeat(DRAWINGS)
+    digits_to_draw = torch.arange(10).repeat(DRAWINGS)
     with torch.inference_mode():
         again = pixels(autoencoder.decode(autoencoder.codes(as_images(x_held))))
-        drawn = pixels(autoencoder.decode(model.draw(captions(asked))))
+        drawn = pixels(autoencoder.decode(model.draw(captions(digits_to_draw))))
     print("| images | named as they should be, in % | median distance to the nearest training image |\n|---|---|---|")
     rows = {
         "held out": (x_held, y_held),
         "held out, through the codes": (again, y_held),
-        "drawn": (drawn, asked.numpy()),
+        "drawn": (drawn, digits_to_draw.numpy()),
     }
     for name, (images, truth) in rows.items():
         right = 100 * (judge.predict(images) == truth).mean()

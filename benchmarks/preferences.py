@@ -4,8 +4,8 @@
 
 A small GPT-2 learns the text. It then continues the first three words of other lines of it, twice each, by drawing.
 A rule says which of the two is better: of "shorter" the one of fewer words, of "colourful" the one that names a colour.
-So nobody has to judge, and the preference is known. The chosen and the rejected lines train both methods. A share of
-the prompts is never trained on.
+So nobody has to judge, and the preference is known. The chosen and the rejected lines train both methods. Of
+the other prompts, one half chooses the checkpoint of each training, and the other half, unseen, makes the figures.
 
 Printed for each rule and beta: how often continuations of unseen prompts have the preferred form, before and after; the
 perplexity of the test text, before and after; the accuracy of the reward model, and of the margins of the tuned model,
@@ -25,16 +25,17 @@ import torch
 
 from transduce.config.kinds import config_class
 from transduce.config.recipes import find_recipe
-from transduce.data.text import read_lines
+from transduce.data.text import read_lines, read_pairs
 from transduce.decoding.options import Sampling
 from transduce.family.inference.language_model import LanguageModel
+from transduce.family.tasks.preferences import PairTask, PreferenceTask, RewardTask
 from transduce.family.tasks.text_scores import evaluate_text
-from transduce.storage.run_log import evaluations
+from transduce.storage.model_folder import load_model
 from transduce.storage.run_request import TrainRequest
 from transduce.train import train
 
 PROMPT_WORDS = 3
-UNSEEN = 500  # prompts that are not trained on
+HELD_OUT = 500  # prompts for each of the two parts that are not trained on
 COLOURS = set("red blue green yellow orange purple pink brown black white gray grey colorful".split())
 
 
@@ -76,16 +77,20 @@ def continuations(folder: Path, prompts: Sequence[str], seed: int) -> list[str]:
 
 
 def write_pairs(rule: Rule, prompts: Sequence[str], draws: Sequence[Sequence[str]], folder: Path) -> list[list[Path]]:
-    """Write the pairs of prompts to train on and of unseen ones, chosen and rejected; of equal value there are none."""
+    """Write the pairs of three parts of the prompts, chosen and rejected, and return their files.
+
+    The parts are to train on, to choose the checkpoint by, and to measure with. Of equal value there are no pairs.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files = list[list[Path]]()
-    for name, part in (("train", slice(UNSEEN, None)), ("unseen", slice(UNSEEN))):
+    parts = {"train": slice(2 * HELD_OUT, None), "valid": slice(HELD_OUT, 2 * HELD_OUT), "unseen": slice(HELD_OUT)}
+    for name, part in parts.items():
         pairs = [
             (prompt + max(texts, key=rule.value), prompt + min(texts, key=rule.value))
             for prompt, *texts in zip(prompts[part], *(drawn[part] for drawn in draws), strict=True)
             if rule.value(texts[0]) != rule.value(texts[1])
         ]
-        print(f"  {len(pairs):,} pairs to {'train on' if name == 'train' else 'evaluate on'}")
+        print(f"  {name}: {len(pairs):,} pairs")
         of_part = [folder / f"{name}.{side}" for side in ("chosen", "rejected")]
         for path, lines in zip(of_part, list(zip(*pairs, strict=True)) or [(), ()], strict=True):
             path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
@@ -93,12 +98,17 @@ def write_pairs(rule: Rule, prompts: Sequence[str], draws: Sequence[Sequence[str
     return files
 
 
-def learn(recipe: str, start: Path, files: list[list[Path]], out: Path, settings: Sequence[str]) -> dict[str, Any]:
-    """Train with a recipe from the model `start`, and return the best scores on the unseen pairs."""
+def learn(recipe: str, start: Path, files: list[list[Path]], out: Path, settings: Sequence[str]) -> Path:
+    """Train with a recipe from the model `start`, and return the folder of the best model on the pairs to validate."""
     pairs: Any = tuple(files[0])
     settings = ["data.max_tokens=60", *settings]
-    train(TrainRequest(recipe, pairs, files[1], out, settings, resume=True, start_from=start))
-    return max(evaluations(out).values(), key=lambda scores: scores["accuracy"])
+    return train(TrainRequest(recipe, pairs, files[1], out, settings, resume=True, start_from=start))
+
+
+def accuracy(task: PairTask, folder: Path, pairs: Sequence[Path]) -> float:
+    """Return the percentage of pairs that a model orders as they were chosen. pairs: chosen and rejected texts."""
+    model = load_model(folder)
+    return task.evaluate(model.model, model.config, model.tokenizer, [*read_pairs(*pairs)])["accuracy"]
 
 
 def report(title: str, rule: Rule, model: Path, prompts: Sequence[str], test: Path) -> None:
@@ -129,13 +139,14 @@ def main() -> None:
         print(f"{name}:")
         files = write_pairs(rule, prompts, draws, folder)
         reward = learn("gpt2-reward", start, files, folder / "reward", [])
-        print(f"  right on unseen pairs, by the reward model: {reward['accuracy']:.1f} %")
-        report("before", rule, start, prompts[:UNSEEN], options.test)
+        print(f"  right on unseen pairs, by the reward model: {accuracy(RewardTask(), reward, files[2]):.1f} %")
+        report("before", rule, start, prompts[:HELD_OUT], options.test)
+        task = PreferenceTask()
+        task.reference = load_model(start).model
         for beta in options.betas:
-            out = folder / f"tuned-{beta}"
-            scores = learn("gpt2-preferences", start, files, out, [f"train.dpo_beta={beta}"])
-            report(f"beta {beta}", rule, out / "model", prompts[:UNSEEN], options.test)
-            print(f"    right on unseen pairs, by the margins: {scores['accuracy']:.1f} %")
+            tuned = learn("gpt2-preferences", start, files, folder / f"tuned-{beta}", [f"train.dpo_beta={beta}"])
+            report(f"beta {beta}", rule, tuned, prompts[:HELD_OUT], options.test)
+            print(f"    right on unseen pairs, by the margins: {accuracy(task, tuned, files[2]):.1f} %")
     print(f"{torch.get_num_threads()} threads")
 
 

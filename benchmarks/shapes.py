@@ -35,8 +35,8 @@ COLOURS = {
 }
 SHAPES = ("circle", "square", "triangle", "cross", "ring", "diamond")
 PAIRS = [(colour, shape) for colour in COLOURS for shape in SHAPES]
-UNSEEN = list(zip(COLOURS, SHAPES, strict=True))
-SEEN = [pair for pair in PAIRS if pair not in UNSEEN]
+HELD_OUT_PAIRS = list(zip(COLOURS, SHAPES, strict=True))
+TRAINING_PAIRS = [pair for pair in PAIRS if pair not in HELD_OUT_PAIRS]
 ROWS, COLUMNS = ("top", "middle", "bottom"), ("left", "centre", "right")
 WORDS = ["a", "small", "large", *COLOURS, *SHAPES, "at", "the", *ROWS, *COLUMNS, "<end>"]
 
@@ -119,12 +119,12 @@ def pictures_of(generator: np.random.Generator, pairs: list[tuple[str, str]], co
 
 
 def train_clip(steps: int, seed: int, batch: int = 64) -> Clip:
-    """Train a CLIP on pictures of the pairs in `SEEN`, with their captions."""
+    """Train a CLIP on pictures of the pairs in `TRAINING_PAIRS`, with their captions."""
     torch.manual_seed(seed)
     generator, model = np.random.default_rng(seed), small_clip()
 
     def loss() -> Tensor:
-        pictures, things = pictures_of(generator, SEEN, batch)
+        pictures, things = pictures_of(generator, TRAINING_PAIRS, batch)
         model.log_scale.data.clamp_(max=float(np.log(LARGEST_SCALE)))
         return model.loss(pictures, ids_of([caption(generator, thing) for thing in things]))
 
@@ -146,8 +146,8 @@ def zero_shot(model: Clip, pairs: list[tuple[str, str]], count: int = 50) -> flo
 def clip(steps: int, seed: int) -> None:
     model = train_clip(steps, seed).eval()
     print("| pictures of | right of 36, in % |\n|---|---|")
-    print(f"| combinations in the training | {100 * zero_shot(model, SEEN):.1f} |")
-    print(f"| combinations that it never saw | {100 * zero_shot(model, UNSEEN):.1f} |")
+    print(f"| combinations in the training | {100 * zero_shot(model, TRAINING_PAIRS):.1f} |")
+    print(f"| combinations that it never saw | {100 * zero_shot(model, HELD_OUT_PAIRS):.1f} |")
 
 
 # ---- DETR ----------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def small_detr() -> Detr:
 
 
 def scenes_of(generator: np.random.Generator, count: int) -> tuple[Tensor, list[Objects]]:
-    """Return pictures of one to four shapes that hide at most a quarter of each other, and what is on them."""
+    """Return pictures of one to four shapes, whose boxes have an IoU below 0.1, and what is on them."""
     pictures, truth = [], []
     for _ in range(count):
         things = list[Thing]()

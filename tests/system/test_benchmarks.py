@@ -302,9 +302,9 @@ def test_sparse_features_share_dimensions() -> None:
 @pytest.mark.parametrize("name", ["shorter", "colourful"])
 def test_the_better_continuation_is_chosen(tmp_path: Path, name: str) -> None:
     made = runpy.run_path(str(ROOT / "benchmarks" / "preferences.py"))
-    prompts, draws = ["a dog"] * 501, ([" runs."] * 501, [" in a red hat."] * 500 + [" runs."])
-    train, unseen = made["write_pairs"](made["RULES"][name], prompts, draws, tmp_path)
-    texts = [path.read_text().splitlines() for path in unseen]
+    prompts, draws = ["a dog"] * 1_001, ([" runs."] * 1_001, [" in a red hat."] * 1_000 + [" runs."])
+    train, valid, unseen = made["write_pairs"](made["RULES"][name], prompts, draws, tmp_path)
+    texts = [path.read_text().splitlines() for path in (*valid, *unseen)]
     expected = ["a dog runs.", "a dog in a red hat."]
-    assert [text[0] for text in texts] == (expected if name == "shorter" else expected[::-1])
-    assert [len(text) for text in texts] == [500, 500] and [path.read_text() for path in train] == ["", ""]
+    assert [text[0] for text in texts] == 2 * (expected if name == "shorter" else expected[::-1])
+    assert [len(text) for text in texts] == [500] * 4 and [path.read_text() for path in train] == ["", ""]

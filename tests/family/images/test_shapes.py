@@ -24,10 +24,11 @@ def test_a_shape_fills_its_box(shape: str) -> None:
     assert thing.box == pytest.approx([14 / 32, 17 / 32, 14 / 32, 14 / 32])
 
 
-def test_unseen_pairs_have_each_colour_and_each_shape_once() -> None:
-    unseen, seen = SHAPES["UNSEEN"], SHAPES["SEEN"]
-    assert len({colour for colour, _ in unseen}) == len({shape for _, shape in unseen}) == len(unseen) == 6
-    assert len(seen) == 30 and not {*seen} & {*unseen}
+def test_held_out_pairs_have_each_colour_and_each_shape_once() -> None:
+    held_out = SHAPES["HELD_OUT_PAIRS"]
+    training = SHAPES["TRAINING_PAIRS"]
+    assert len({colour for colour, _ in held_out}) == len({shape for _, shape in held_out}) == len(held_out) == 6
+    assert len(training) == 30 and not {*training} & {*held_out}
 
 
 def test_captions_end_with_the_last_id() -> None:
@@ -79,4 +80,4 @@ def test_figures_of_known_answers(change: Any, iou: float, precisions: tuple[flo
 def test_clip_names_pictures_after_some_steps() -> None:
     """Of 36 names, chance is right in 2.8 %."""
     model = SHAPES["train_clip"](150, 1).eval()
-    assert SHAPES["zero_shot"](model, SHAPES["SEEN"], 10) > 0.1
+    assert SHAPES["zero_shot"](model, SHAPES["TRAINING_PAIRS"], 10) > 0.1

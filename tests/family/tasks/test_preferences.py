@@ -1,6 +1,7 @@
 """Preferences: a reward model, and direct preference optimisation, by the loop of translation."""
 
 import math
+import runpy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -14,7 +15,7 @@ import transformers
 from support.command_line import assert_mistake
 from support.hugging_face import disturb
 from support.small_members import small_gpt2
-from support.toy_task import CommandResult, write_lines
+from support.toy_task import ROOT, CommandResult, write_lines
 from support.trainings import log_without_times, train, with_train
 from torch.nn import functional as F
 
@@ -30,6 +31,7 @@ from transduce.family.inference.language_model import LanguageModel
 from transduce.family.reward import RewardModel
 from transduce.family.tasks.preferences import PreferenceTask, RewardTask, rewards
 from transduce.storage.checkpoints import checkpoints
+from transduce.storage.model_folder import load_model
 from transduce.storage.run_request import TrainRequest
 from transduce.training.gradients import cut
 
@@ -183,6 +185,13 @@ def tuned(tmp_path_factory: pytest.TempPathFactory, start: Path) -> Path:
     return learn(tmp_path_factory.mktemp("tuned"), "preferences", start)
 
 
+def test_the_benchmark_scores_the_written_model(start: Path, tuned: Path, tmp_path: Path) -> None:
+    accuracy = runpy.run_path(str(ROOT / "benchmarks" / "preferences.py"))["accuracy"]
+    pairs, task = write_preferences(tmp_path), PreferenceTask()
+    task.reference = load_model(start).model
+    assert accuracy(task, tuned / "model", pairs) == 100 and accuracy(task, tuned / "model", pairs[::-1]) == 0
+
+
 def test_a_model_learns_what_was_chosen(start: Path, tuned: Path) -> None:
     """Of the steps to a neighbouring letter in drawn continuations, half rise before, and all after."""
 
@@ -266,8 +275,8 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for recipe in ("gpt2-preferences", "gpt2-reward"):
         lines = TrainRequest(recipe, **texts).problems()
         assert any("expected --from, a pre-trained model; add --from FOLDER" in line for line in lines)
-        one = TrainRequest(recipe, **{**texts, "valid": []}).problems()
-        assert any("expected chosen and rejected texts, or one file with both" in line for line in one)
+        lines = TrainRequest(recipe, **{**texts, "valid": []}).problems()
+        assert any("expected chosen and rejected texts, or one file with both" in line for line in lines)
     for name, value in (("label_smoothing", 0.1), ("rdrop", 1.0), ("dpo_beta", 0.0)):
         lines = problems(with_train(replace(RECIPES["rewards"]), **{name: value}))
         assert [line for line in lines if line.startswith(f"train.{name}={value}: expected")]
