@@ -1,10 +1,15 @@
 """`transduce attend`: show what each head of a model attends to."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from transduce.cli.options import Flag, Tag, with_device
 from transduce.cli.output import check_output
 from transduce.errors import UserError
+
+if TYPE_CHECKING:
+    from transduce.evaluation.lens import Inside
+    from transduce.translate import Translator
 
 
 @with_device
@@ -47,54 +52,58 @@ def attend(
 
     Examples
     --------
-    transduce attend run/model "A dog runs." --out page.html
-    transduce attend run/model "A dog runs." \
-        --target "Ein Hund läuft." --out page.html
+    transduce attend run/model "A dog." --target "Ein Hund." --out page.html
     transduce attend run/model "A dog runs." --head "encoder 1.3" --out head.svg
     transduce attend run/model "A dog runs." --heads heads.json --out page.html
-    transduce attend run/model "A dog runs." --lens --out page.html
-    transduce attend run/model "A dog runs." --lens --other "A cat sits." \
-        --out page.html
+    transduce attend run/model "A dog runs." --lens --other "Cats." --out page.html
     """
-    _check_files(model, out, heads)
-    _check_lens(out, lens, other)
-    _check_lines(sentence, target)
+    worth = _worth(model, out, heads)
+    _check_texts(sentence, target, out, lens, other)
 
     from transduce.decoding.segmentation import with_tag
     from transduce.evaluation.attention_file import check_length, write_attention
-    from transduce.evaluation.heads import read_worth, transformer_of
-    from transduce.evaluation.lens import look_in
     from transduce.translate import load
 
-    worth = None if heads is None else read_worth(heads)
     translator = load(model)
     [source] = with_tag([sentence], tag, translator.tokenizer)
     check_length(out, len(translator.tokenizer.encode(source)) + 1)  # before the weights take memory
     if target is None:
         target = translator.translate([source])[0].text
     check_length(out, len(translator.tokenizer.target.encode(target)) + 1)
-    attended, inside = translator.attend(source, target), None
-    if lens:
-        other_source = None if other is None else with_tag([other], tag, translator.tokenizer)[0]
-        if too_long := translator.long_line([other_source or source], [target]):
-            raise UserError(too_long.problem(("--other", "--target")))
-        network = transformer_of(translator.models[0])
-        inside = look_in(network, translator.tokenizer, source, target, other_source)
+    attended = translator.attend(source, target)
+    inside = _inside(translator, source, target, other, tag) if lens else None
     write_attention(attended, out, head=head, model=str(model), worth=worth, inside=inside)
 
 
-def _check_files(model: Path, out: Path, heads: Path | None) -> None:
-    """Raise UserError if the command cannot write `out`, or if its form does not show the figures in `heads`."""
+def _inside(translator: "Translator", source: str, target: str, other: str | None, tag: str | None) -> "Inside":
+    """Return what is inside a translation. other: the sentence of --other, without its tag."""
+    from transduce.decoding.segmentation import with_tag
+    from transduce.evaluation.heads import transformer_of
+    from transduce.evaluation.lens import look_in
+
+    other_source = None if other is None else with_tag([other], tag, translator.tokenizer)[0]
+    if too_long := translator.long_line([other_source or source], [target]):
+        raise UserError(too_long.problem(("--other", "--target")))
+    return look_in(transformer_of(translator.models[0]), translator.tokenizer, source, target, other_source)
+
+
+def _worth(model: Path, out: Path, heads: Path | None) -> dict[str, float] | None:
+    """Return the figures in `heads`, by the name of a head.
+
+    Raises UserError if the command cannot write `out`, or if its form does not show them.
+    """
     from transduce.evaluation.attention_file import check_suffix
+    from transduce.evaluation.heads import read_worth
 
     suffix = check_suffix(out)
     check_output(out, model, option="--out")
     if heads is not None and suffix != ".html":
         raise UserError(f"--heads={heads}: must not be set with {out.name}, because only a page shows it; leave it out")
+    return None if heads is None else read_worth(heads)
 
 
-def _check_lens(out: Path, lens: bool, other: str | None) -> None:
-    """Raise UserError for --lens with a picture, and for --other without --lens or without one line of text."""
+def _check_texts(sentence: str, target: str | None, out: Path, lens: bool, other: str | None) -> None:
+    """Raise UserError unless each text is a line with a sentence, and --lens and --other can have an effect."""
     from transduce.data.text import is_blank
 
     if lens and out.suffix.lower() == ".svg":
@@ -103,12 +112,6 @@ def _check_lens(out: Path, lens: bool, other: str | None) -> None:
         raise UserError(f"--other={other!r}: must not be set without --lens; add --lens")
     if other is not None and (is_blank(other) or "\n" in other):
         raise UserError(f"--other={other!r}: expected one line with a sentence; write one")
-
-
-def _check_lines(sentence: str, target: str | None) -> None:
-    """Raise UserError unless the sentence, and its translation if there is one, is a line that has text."""
-    from transduce.data.text import is_blank
-
     for name, line in (("sentence", sentence), ("--target", target or "")):
         if "\n" in line:
             raise UserError(

@@ -23,6 +23,7 @@ from transduce.config.schema import Noise
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
+    from transduce.data.corpora import Corpus
     from transduce.decoding.options import DecodingOptions
     from transduce.evaluate import Evaluation, MoreScores, TestSet
     from transduce.family.tasks.class_scores import ClassScores
@@ -111,37 +112,32 @@ def evaluate(
     transduce evaluate run/model --src test.en --ref test.de --language de
     transduce evaluate run/model --src test.tsv --language de --noise typos
     transduce evaluate --hyp output.de --ref test.de --language de
-    transduce evaluate --hyp output.de --src test.tsv --language de
     transduce evaluate --hyp old.de --hyp new.de --ref test.de --language de
-    transduce evaluate --hyp output.de --ref first.de --ref second.de
     transduce evaluate --hyp output.de --ref test.de --src test.en --comet comet
     transduce evaluate run/model --trees gold.trees
     transduce evaluate gpt/model --text test.txt
     transduce evaluate classifier/model --text sentences.txt --labels labels.txt
     """
-    from transduce.data.corpora import Corpus
     from transduce.decoding.options import DecodingOptions
     from transduce.evaluate import TestSet, evaluate_hypotheses
 
     options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead, tag=tag, capitals=capitals)
     kinds = _kinds(noise)
     if text is not None or labels is not None:
-        has_others = bool(ref or src or trees or hyp or noise or comet) or options != DecodingOptions()
-        has_others |= (language, tokenize, precision) != ("en", "13a", "fp32")
+        is_changed = (options, language, tokenize, precision) != (DecodingOptions(), "en", "13a", "fp32")
+        has_others = any([ref, src, trees, hyp, noise, comet, is_changed])
         return _print(_scores_of_lines(models, text, labels, has_others), json=json)
     _check_one(models, hyp, ref is not None or _is_table(src), trees)
-    if hyp:
-        _check_no_model(src if (ref and not comet) or trees else None, options, precision, kinds)
+    _check_no_model(hyp, src if (ref and not comet) or trees else None, options, precision, kinds)
     if trees is not None:
         _check_only_trees(src, hyp, language, tokenize, kinds, comet)
         scores = _scores_of_file(hyp[0], trees) if hyp else _scores_of_parser(models, trees, options, precision)
         return _print(scores, json=json)
-    first, more = (ref[0], ref[1:]) if ref else (None, [])
+    first, *more = ref or [None]
     scores = None if comet is None else _comet_scores(comet, src)
-    if hyp and (reference := first or (src and Corpus(src))):
-        source = src if first and comet else None
-        settings = {"more_refs": more, "language": language, "tokenize": tokenize}
-        evaluation = evaluate_hypotheses(hyp, reference, src=source, more_scores=scores, **settings)
+    if hyp and (reference := first or _table(src)):
+        settings = {"more_refs": more, "language": language, "tokenize": tokenize, "more_scores": scores}
+        evaluation = evaluate_hypotheses(hyp, reference, src=src if first and comet else None, **settings)
     else:
         test_set = TestSet(_source(src), first, language, tokenize, more)
         evaluation = _evaluate_models(models, test_set, options, precision, kinds, scores)
@@ -248,9 +244,16 @@ def _kinds(noise: str) -> list[Noise]:
 
 def _is_table(src: Path | None) -> bool:
     """Return True for a file that has the references, too."""
-    from transduce.data.corpora import Corpus, problems
+    from transduce.data.corpora import problems
 
-    return src is not None and not problems([Corpus(src)])
+    return (table := _table(src)) is not None and not problems([table])
+
+
+def _table(src: Path | None) -> "Corpus | None":
+    """Return the corpus of a file that may have the references, too."""
+    from transduce.data.corpora import Corpus
+
+    return None if src is None else Corpus(src)
 
 
 def _check_one(models: tuple[Path, ...], hyp: list[Path] | None, has_references: bool, trees: Path | None) -> None:
@@ -264,8 +267,12 @@ def _check_one(models: tuple[Path, ...], hyp: list[Path] | None, has_references:
         )
 
 
-def _check_no_model(src: Path | None, options: "DecodingOptions", precision: str, noise: Sequence[Noise]) -> None:
-    """Raise UserError if an option has a value that only the evaluation of a model uses."""
+def _check_no_model(
+    hyp: list[Path] | None, src: Path | None, options: "DecodingOptions", precision: str, noise: Sequence[Noise]
+) -> None:
+    """Raise UserError if there are outputs, and an option has a value that only the evaluation of a model uses."""
+    if not hyp:
+        return
     if src is not None or options != type(options)() or precision != "fp32" or noise:
         names = "--src, --beam-size, --alpha, --lookahead, --tag, --capitals, --noise and --precision"
         raise UserError(f"{names}: must not be set with --hyp; leave them out")

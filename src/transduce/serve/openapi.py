@@ -82,43 +82,50 @@ def document(service: Service, settings: ServerSettings, title: str) -> dict[str
             },
             "/v2/languages": _get_or_post("The languages, for DeepL's clients"),
             "/v2/usage": _get_or_post("The usage, for DeepL's clients; it is not counted"),
-            "/v2/glossary-language-pairs": {"get": _get("The languages of glossaries")},
-            "/v2/glossaries": {
-                "get": _of_glossaries("The glossaries of the key with one dictionary"),
-                "post": _kept("Keep a glossary", {"name": STRING, **DICTIONARY}, "201"),
-            },
-            "/v2/glossaries/{key}": {
-                "get": {**_of_glossaries("A glossary"), **GLOSSARY_KEY},
-                "delete": {**_of_glossaries("Delete a glossary", "204"), **GLOSSARY_KEY},
-            },
-            "/v2/glossaries/{key}/entries": {"get": {**_of_glossaries("The entries, in TSV"), **GLOSSARY_KEY}},
-            "/v3/glossaries": {
-                "get": _of_glossaries("The glossaries of the key"),
-                "post": _kept("Keep a glossary", {"name": STRING, "dictionaries": DICTIONARIES}, "201"),
-            },
-            "/v3/glossaries/{key}": {
-                "get": {**_of_glossaries("A glossary"), **GLOSSARY_KEY},
-                "patch": {
-                    **_kept(
-                        "Change the name, or add entries", {"name": STRING, "dictionaries": DICTIONARIES}, n_required=0
-                    ),
-                    **GLOSSARY_KEY,
-                },
-                "delete": {**_of_glossaries("Delete a glossary", "204"), **GLOSSARY_KEY},
-            },
-            "/v3/glossaries/{key}/entries": {
-                "get": {**_of_glossaries("The entries of a dictionary, in TSV"), **DICTIONARY_KEY}
-            },
-            "/v3/glossaries/{key}/dictionaries": {
-                "put": {**_kept("Replace the entries of a dictionary", DICTIONARY), **GLOSSARY_KEY},
-                "delete": {**_of_glossaries("Delete a dictionary", "204"), **DICTIONARY_KEY},
-            },
+            **_glossary_paths(),
             "/": {"get": _get("The page that translates")},
             "/openapi.json": {"get": _get("This description")},
             "/spec": {"get": _get("This description, titled as LibreTranslate's clients expect")},
             **({"/metrics": {"get": _get("Figures for Prometheus")}} if settings.metrics_port is None else {}),
         },
         "components": {"schemas": SCHEMAS},
+    }
+
+
+def _glossary_paths() -> dict[str, object]:
+    """Return the paths of DeepL's glossaries."""
+    return {
+        "/v2/glossary-language-pairs": {"get": _get("The languages of glossaries")},
+        "/v2/glossaries": {
+            "get": _of_glossaries("The glossaries of the key with one dictionary"),
+            "post": _kept("Keep a glossary", {"name": STRING, **DICTIONARY}, "201"),
+        },
+        "/v2/glossaries/{key}": {
+            "get": {**_of_glossaries("A glossary"), **GLOSSARY_KEY},
+            "delete": {**_of_glossaries("Delete a glossary", "204"), **GLOSSARY_KEY},
+        },
+        "/v2/glossaries/{key}/entries": {"get": {**_of_glossaries("The entries, in TSV"), **GLOSSARY_KEY}},
+        "/v3/glossaries": {
+            "get": _of_glossaries("The glossaries of the key"),
+            "post": _kept("Keep a glossary", {"name": STRING, "dictionaries": DICTIONARIES}, "201"),
+        },
+        "/v3/glossaries/{key}": {
+            "get": {**_of_glossaries("A glossary"), **GLOSSARY_KEY},
+            "patch": {
+                **_kept(
+                    "Change the name, or add entries", {"name": STRING, "dictionaries": DICTIONARIES}, n_required=0
+                ),
+                **GLOSSARY_KEY,
+            },
+            "delete": {**_of_glossaries("Delete a glossary", "204"), **GLOSSARY_KEY},
+        },
+        "/v3/glossaries/{key}/entries": {
+            "get": {**_of_glossaries("The entries of a dictionary, in TSV"), **DICTIONARY_KEY}
+        },
+        "/v3/glossaries/{key}/dictionaries": {
+            "put": {**_kept("Replace the entries of a dictionary", DICTIONARY), **GLOSSARY_KEY},
+            "delete": {**_of_glossaries("Delete a dictionary", "204"), **DICTIONARY_KEY},
+        },
     }
 
 
