@@ -24,7 +24,7 @@ from transduce.family.llama import Llama
 
 KERNELS = [pytest.param(PLAIN, id="plain"), pytest.param(compiled(), id="compiled")]
 PROMPTS = [[5], [7, 3, 9], [1, 2, 3, 4, 5, 6, 7, 8], [30, 8]]
-MEMBERS = ["gpt2", "gpt1", "llama"]
+MEMBERS = ["gpt2", "gpt1", "llama", "starcoder"]
 
 
 def member(name: str, vocab_size: int = 50) -> GPT2 | Llama:
@@ -44,10 +44,8 @@ def member(name: str, vocab_size: int = 50) -> GPT2 | Llama:
             )
         )
     else:
-        model = GPT2(
-            GPT2Config(vocab_size=vocab_size, d_model=32, n_layers=2, n_heads=4, max_positions=40, dropout=0.0),
-            post=name == "gpt1",
-        )
+        sizes = {"vocab_size": vocab_size, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_positions": 40}
+        model = GPT2(GPT2Config(**sizes, dropout=0.0, multi_query=name == "starcoder"), post=name == "gpt1")
     disturb(model)
     return model
 

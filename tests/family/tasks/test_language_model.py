@@ -262,6 +262,15 @@ def test_the_public_sizes_have_their_numbers_of_parameters() -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == parameter_count(untied, 30)
 
 
+def test_a_gpt2_with_one_head_of_keys_learns_the_same_text_and_continues_it(tmp_path: Path) -> None:
+    run = train_in(tmp_path, settings=["model.multi_query=true"])
+    assert [line["valid_loss"] for line in read_log(run) if "valid_loss" in line][-1] < 0.6
+    loaded = transduce.family.load(run / "model")
+    assert loaded.model.layers[0].self_attention.w_k.out_features == 16  # of one of the two heads
+    texts = [output.text for output in loaded.continue_texts([line[:5] for line in LINES], beam_size=2)]
+    assert [line[:5] + text for line, text in zip(LINES, texts, strict=True)] == LINES
+
+
 def test_a_llama_learns_the_same_text(tmp_path: Path) -> None:
     llama = LlamaConfig(d_model=32, n_layers=1, n_heads=4, n_kv_heads=2, d_ff=64, max_positions=24)
     run = train_in(tmp_path, replace(CONFIG, model=llama))
