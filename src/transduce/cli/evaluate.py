@@ -133,7 +133,7 @@ def evaluate(
         _check_only_trees(src, hyp, language, tokenize, kinds, comet)
         scores = _scores_of_file(hyp[0], trees) if hyp else _scores_of_parser(models, trees, options, precision)
         return _print(scores, json=json)
-    first, *more = ref or [None]
+    first, more = (ref[0], ref[1:]) if ref else (None, [])
     scores = None if comet is None else _comet_scores(comet, src)
     if hyp and (reference := first or _table(src)):
         settings = {"more_refs": more, "language": language, "tokenize": tokenize, "more_scores": scores}
