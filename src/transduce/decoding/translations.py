@@ -29,8 +29,7 @@ LEAST_REPEATS = 5  # of the same tokens one after the other; a loop also has twi
 NO_LOOPS = 3  # `search.no_repeat_ngram` of the second search
 MOST_EXTRA = 20  # `search.max_extra_tokens` of the second search: many loops have no good end
 
-# Of corpora of captions, news and talk, in both directions, at most 3 of 10,000 pairs are short. Most of them are no
-# translations.
+# Of the pairs of three corpora, in both directions, 0 to 3 of 10,000 are short (benchmarks/short_pairs.py).
 LEAST_SOURCE = 12  # pieces of a source whose output can be short
 LEAST_SHARE = 0.3  # pieces of an output for each piece of its source
 
