@@ -30,6 +30,7 @@ from transduce.evaluation.run_report import refresh_report
 from transduce.model import devices
 from transduce.model.build import Model, build
 from transduce.storage import run_choices, run_folder
+from transduce.storage.atomic_folder import listed_sha256
 from transduce.storage.checkpoints import CheckpointWriter, step_of
 from transduce.storage.model_card import model_card
 from transduce.storage.model_folder import LoadedModel, load_model, save_model
@@ -199,16 +200,17 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         lines += notices.small_vocabulary(config.data.vocab_size, tokenizer)
     torch.manual_seed(config.train.seed)
     model = task.build(config)
-    if parent:
+    texts = {"train": store.key, "valid": corpus_sha256(valid)}
+    if parent and request.start_from:
         set_weights(model, start_weights(parent.model, config.model), str(request.start_from))
         if isinstance(task, RelativeTask):
             task.reference = parent.model.requires_grad_(False).to(devices.device())
+            texts["reference"] = listed_sha256(request.start_from, "model.safetensors")
     freeze(model, config.train)
     del parent  # otherwise its weights would stay in memory
     if request.shard:
         sharding.shard(model)
-    record = {"texts": {"train": store.key, "valid": corpus_sha256(valid)}, "made_of": request.provenance()}
-    record["made_with"] = run_folder.fingerprint(config, tokenizer)
+    record = {"texts": texts, "made_of": request.provenance(), "made_with": run_folder.fingerprint(config, tokenizer)}
     state = TrainingState(model.to(devices.device()), config.train, record)
     if checkpoint:
         lines += run_folder.resume(request, state, checkpoint)

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,35 @@ def test_a_server_has_room_for_so_many(service: Served, monkeypatch: pytest.Monk
     assert len(os.listdir(tmp_path)) == 1
     answer = service.post("/v2/glossaries", key(), **{**GLOSSARY, "entries": "a\ti\nb\ti\nc\ti"})
     assert answer.json["message"] == "entries: expected at most 2"
+
+
+def test_a_glossary_of_an_older_version_is_found(
+    service: Served, translator: transduce.Translator, tmp_path: Path
+) -> None:
+    name = "00000000-0000-0000-0000-000000000001"
+    old = {"id": name, "name": "old", "source": "en", "target": "de", "owner": sha256(b"one").hexdigest()}
+    (tmp_path / f"{name}.json").write_text(json.dumps({**old, "created": 1.5, "entries": {"b": "x"}}))
+    listed = service.call("GET", "/v2/glossaries", headers=key()).json["glossaries"]
+    assert [(glossary["glossary_id"], glossary["entry_count"]) for glossary in listed] == [(name, 1)]
+    fields = {"text": ["a b"], "target_lang": "DE", "source_lang": "EN"}
+    answer = service.post("/v2/translate", key(), glossary_id=name, **fields)
+    (expected,) = translator.translate(["a b"], terms={"a": "i", "b": "x"})
+    assert answer.json["translations"][0]["text"] == expected.text
+    assert service.call("DELETE", f"/v3/glossaries/{name}", headers=key()).status == 204
+
+
+def test_a_damaged_file_is_skipped_and_logged(translator: transduce.Translator, tmp_path: Path) -> None:
+    settings = ServerSettings(glossaries=tmp_path, keys=(Key("one", "first"),))
+    names = [f"00000000-0000-0000-0000-00000000000{i}" for i in range(4)]
+    for name, content in zip(names, (b"", b'{"id": "secret"', b'{"name": "\xff"}', b"[]"), strict=True):
+        (tmp_path / f"{name}.json").write_bytes(content)
+    with served({("en", "de"): translator}, settings=settings) as service:
+        mine = created(service)
+        listed = service.call("GET", "/v3/glossaries", headers=key()).json["glossaries"]
+        assert [glossary["glossary_id"] for glossary in listed] == [mine]
+        assert service.call("GET", f"/v3/glossaries/{names[0]}", headers=key()).status == 404
+    files = {line["file"] for line in service.log if line["event"] == "glossary"}
+    assert files == {f"{name}.json" for name in names} and "secret" not in service.log_text
 
 
 @pytest.mark.parametrize("name", ["x", "../keys", "%2e%2e%2fkeys", "00000000-0000-0000-0000-000000000000"])

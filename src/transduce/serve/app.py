@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from transduce.serve.api import PROBES, ClientApi, answer_headers, json_response, new_id
 from transduce.serve.deepl import DeepL
 from transduce.serve.downloads import Downloads
+from transduce.serve.glossaries import Glossaries
 from transduce.serve.glossary_routes import GlossaryRoutes
 from transduce.serve.keys import Accounts
 from transduce.serve.libretranslate import LibreTranslate
@@ -45,6 +46,7 @@ def application(service: Service, settings: ServerSettings, state: State, log: L
     accounts = Accounts(settings.keys)
     libre, deepl = LibreTranslate(service, settings, accounts), DeepL(service, settings, accounts)
     libre.downloads = state.downloads
+    deepl.glossaries = Glossaries(settings.glossaries, log)
     glossaries = GlossaryRoutes(deepl)
     page = files("transduce.serve").joinpath("page.html").read_bytes()
 

@@ -35,7 +35,9 @@ FORMALITIES = ("", "default", "prefer_more", "prefer_less")
 
 
 class DeepL(ClientApi):
-    """The routes of DeepL."""
+    """The routes of DeepL. glossaries: those of its clients."""
+
+    glossaries: Glossaries
 
     def error(self, refusal: Refusal) -> Response:
         return json_response({"message": refusal.message}, refusal.status, refusal.headers)
@@ -79,7 +81,7 @@ class DeepL(ClientApi):
         key = fields.optional_text("glossary_id")
         if not key:
             return NO_TERMS
-        glossary = Glossaries(self.settings.glossaries).find(owner, key)
+        glossary = self.glossaries.find(owner, key)
         if not fields.optional_text("source_lang"):
             raise invalid("Use of a glossary requires the source_lang parameter to be specified")
         dictionary = glossary.dictionary(pairs[0])

@@ -20,6 +20,7 @@ import msgspec
 from transduce.data.text import is_blank
 from transduce.decoding.phrases.terms import Terms
 from transduce.errors import UserError
+from transduce.serve.logs import Log
 from transduce.serve.models import Pair
 from transduce.serve.refusal import Refusal, invalid
 from transduce.storage.atomic_folder import write_file
@@ -56,11 +57,24 @@ class Glossary(msgspec.Struct, frozen=True, kw_only=True):
         return next((each for each in self.dictionaries if each.pair == pair), None)
 
 
-class Glossaries:
-    """The glossaries in a folder. None: this server keeps none, and refuses every use of them."""
+class _OlderGlossary(Dictionary, frozen=True, kw_only=True):
+    """A glossary as older versions wrote it: its only dictionary is not in a list."""
 
-    def __init__(self, folder: Path | None) -> None:
+    id: str
+    name: str
+    owner: str
+    created: float
+
+
+class Glossaries:
+    """The glossaries in a folder. None: this server keeps none, and refuses every use of them.
+
+    A file that is no glossary counts as missing, so that it fails no request for another one. The log names it.
+    """
+
+    def __init__(self, folder: Path | None, log: Log) -> None:
         self._folder = folder
+        self._log = log
 
     def create(self, owner: str, name: str, dictionaries: Sequence[Dictionary]) -> Glossary:
         """Keep a new glossary. Raises Refusal for one without a name, and if the server has no room for it."""
@@ -111,12 +125,23 @@ class Glossaries:
     def _files(self) -> Iterator[Path]:
         return (path for path in self._path("").parent.glob("*.json") if ID.fullmatch(path.stem))
 
-    @staticmethod
-    def _read(path: Path) -> Glossary | None:
+    def _read(self, path: Path) -> Glossary | None:
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Glossary)
+            return _decode(path.read_bytes())
         except FileNotFoundError:
             return None
+        except (OSError, ValueError) as problem:  # the message may quote the entries
+            self._log.write("error", "glossary", file=path.name, kind=type(problem).__name__)
+            return None
+
+
+def _decode(content: bytes) -> Glossary:
+    try:
+        return msgspec.json.decode(content, type=Glossary)
+    except msgspec.ValidationError:
+        old = msgspec.json.decode(content, type=_OlderGlossary)
+    dictionary = Dictionary(source=old.source, target=old.target, entries=old.entries)
+    return Glossary(id=old.id, name=old.name, owner=old.owner, created=old.created, dictionaries=(dictionary,))
 
 
 def owner_of(key: str) -> str:

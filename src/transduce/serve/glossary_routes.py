@@ -7,8 +7,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from transduce.serve.api import ClientApi, json_response
-from transduce.serve.glossaries import Dictionary, Glossaries, Glossary, owner_of, parse_entries
+from transduce.serve.api import json_response
+from transduce.serve.deepl import DeepL
+from transduce.serve.glossaries import Dictionary, Glossary, owner_of, parse_entries
 from transduce.serve.models import Pair
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.requests import Fields
@@ -19,8 +20,9 @@ _OF_DICTIONARY = re.compile(r"dictionaries\[(\d{1,3})\]\.(\w+)")  # a field of a
 class GlossaryRoutes:
     """The glossaries of the clients of an API."""
 
-    def __init__(self, api: ClientApi) -> None:
+    def __init__(self, api: DeepL) -> None:
         self._api = api
+        self._glossaries = api.glossaries
 
     async def pairs(self, request: Request) -> Response:
         await self._api.fields(request)
@@ -77,10 +79,6 @@ class GlossaryRoutes:
         """Return the fields of a request, and the owner of its glossaries."""
         fields = await self._api.fields(request)
         return fields, owner_of(self._api.key(request, fields))
-
-    @property
-    def _glossaries(self) -> Glossaries:
-        return Glossaries(self._api.settings.glossaries)
 
     def _find(self, owner: str, request: Request) -> Glossary:
         glossary = self._glossaries.find(owner, request.path_params["key"])

@@ -227,6 +227,11 @@ def listed_file(path: Path, name: str) -> Path:
     return _checked_path(path, name, _manifest(path)[name])
 
 
+def listed_sha256(path: Path, name: str) -> str:
+    """Return the digest that the manifest has of a listed file."""
+    return _manifest(path)[name].sha256
+
+
 def _manifest(path: Path) -> dict[str, _Entry]:
     if not path.is_dir():
         raise UserError(f"{path}: expected a folder, but it does not exist; check the path")

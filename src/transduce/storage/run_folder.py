@@ -121,13 +121,14 @@ def resume(request: TrainRequest, state: TrainingState, path: Path) -> list[str]
     """Restore `state` from the checkpoint in `path`, and remove the later checkpoints, which are damaged.
 
     Returns a warning if this program may round differently from the one that wrote the checkpoint, and the new best
-    step if `train.best_by` has changed. Raises UserError if a text has changed since.
+    step if `train.best_by` has changed. Raises UserError if a text has changed since, or the model that the loss
+    compares with.
     """
     checkpoint = load_checkpoint(path)
     for name, key in state.record["texts"].items():
-        if checkpoint.state["texts"][name] != key:
+        if checkpoint.state["texts"].get(name, key) != key:  # older versions did not store "reference"
             text = request.text_names()[name]
-            expected = "the text and the weight" if name == "train" else "the text"
+            expected = {"train": "the text and the weight", "valid": "the text", "reference": "the model"}[name]
             raise UserError(
                 f"{text}: expected {expected} that {request.out} started with; restore it, or start a new run"
             )

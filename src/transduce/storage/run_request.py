@@ -315,8 +315,9 @@ class TrainRequest:
         return facts
 
     def text_names(self) -> dict[str, str]:
-        """Return the names of training and validation text, for messages."""
-        return {"train": "; ".join(corpus.name for corpus in self.given_corpora), "valid": self.valid_corpus.name}
+        """Return the names of training text, validation text, and the model that a loss compares with, for messages."""
+        names = {"train": "; ".join(corpus.name for corpus in self.given_corpora), "valid": self.valid_corpus.name}
+        return {**names, "reference": f"--from={self.start_from}"}
 
 
 def with_precision(config: Config, precision: str) -> Config:

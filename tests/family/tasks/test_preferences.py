@@ -1,6 +1,7 @@
 """Preferences: a reward model, and direct preference optimisation, by the loop of translation."""
 
 import math
+import re
 import runpy
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,7 +31,7 @@ from transduce.family.hugging_face.folder import Member, write_member
 from transduce.family.inference.language_model import LanguageModel
 from transduce.family.reward import RewardModel
 from transduce.family.tasks.preferences import PreferenceTask, RewardTask, rewards
-from transduce.storage.checkpoints import checkpoints
+from transduce.storage.checkpoints import checkpoints, load_checkpoint, save_checkpoint
 from transduce.storage.model_folder import load_model
 from transduce.storage.run_request import TrainRequest
 from transduce.training.gradients import cut
@@ -218,6 +219,19 @@ def test_a_resumed_run_is_the_same_run(start: Path, tuned: Path, tmp_path: Path)
     resumed = learn(tmp_path, "preferences", start, resume=True, allow_change=["train.max_steps"])
     newest = [checkpoints(run)[-1] / "model.safetensors" for run in (resumed, tuned)]
     assert newest[0].read_bytes() == newest[1].read_bytes()
+
+
+def test_a_run_resumes_only_with_its_own_reference(start: Path, tuned: Path, tmp_path: Path) -> None:
+    run = learn(tmp_path, "preferences", start, config=short_training("preferences", max_steps=20))
+    options: dict[str, Any] = {"resume": True, "allow_change": ["train.max_steps"]}
+    expected = f"--from={tuned / 'model'}: expected the model that {run} started with; restore it, or start a new run"
+    with pytest.raises(UserError, match=f"^{re.escape(expected)}$"):
+        learn(tmp_path, "preferences", tuned / "model", **options)
+    newest = load_checkpoint(checkpoints(run)[-1])
+    del newest.state["texts"]["reference"]  # as versions wrote it that did not store the reference
+    save_checkpoint(run, newest)
+    learn(tmp_path, "preferences", start, **options)
+    assert load_checkpoint(checkpoints(run)[-1]).state["step"] == 40
 
 
 def test_a_reward_model_learns_what_was_chosen(start: Path, tmp_path: Path) -> None:
