@@ -115,12 +115,36 @@ def test_a_folder_and_a_sound_without_samples_are_named(folder: Path, tmp_path: 
     assert_mistake(cli("transcribe", folder, path), f"{path}: expected a sound, but it has no samples")
 
 
-def test_a_damaged_file_ends_the_command_after_the_lines_before_it(folder: Path, sounds: list[Path], cli: Cli) -> None:
-    content = sounds[1].read_bytes()
-    sounds[1].write_bytes(content[: len(content) // 2])
-    result = cli("transcribe", folder, *sounds, "--language", "en")
-    assert result.code == 2 and len(result.out.splitlines()) == 1
-    assert f"{sounds[1]}: expected " in result.err and "Traceback" not in result.err
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_batch_goes_on_after_a_damaged_file(
+    folder: Path, sounds: list[Path], cli: Cli, tmp_path: Path, form: str
+) -> None:
+    content, output = sounds[1].read_bytes(), tmp_path / "output"
+    sounds[1].write_bytes(content[: len(content) // 2])  # the header of a flac does not show it
+    result = cli("transcribe", folder, *sounds, "--language", "en", "--output", output, "--format", form)
+    assert result.code == 2 and "Traceback" not in result.err
+    assert f"transduce: {sounds[1]}: expected " in result.err
+    assert result.err.splitlines()[-1].endswith("1 of 3 sounds: expected whole files; see the messages above")
+    lines = output.read_text().split("\n")
+    if form == "text":
+        assert lines[0] and lines[1] == "" and lines[2] and lines[3:] == [""]
+    else:
+        first, second, third = map(json.loads, lines[:3])
+        assert first["text"] and third["text"] and second == {"file": str(sounds[1]), "text": None}
+
+
+def test_a_batch_does_not_begin_with_a_file_whose_header_is_damaged(folder: Path, sounds: list[Path], cli: Cli) -> None:
+    sounds[2].write_bytes(sounds[2].read_bytes()[:-10])
+    assert_mistake(cli("transcribe", folder, *sounds), f"{sounds[2]}: expected an ogg file with its end")
+
+
+def test_json_has_a_name_that_is_not_utf_8(folder: Path, sounds: list[Path], cli: Cli, tmp_path: Path) -> None:
+    try:
+        path = sounds[0].rename(tmp_path / os.fsdecode(b"\xe4.wav"))
+    except OSError:
+        pytest.skip("the file system needs names in UTF-8")
+    result = cli("transcribe", folder, path, "--format", "json", "--language", "en")
+    assert result.code == 0 and json.loads(result.out)["file"] == f"{tmp_path}/\ufffd.wav"
 
 
 def test_another_member_and_wrong_options_are_named(folder: Path, sounds: list[Path], cli: Cli) -> None:

@@ -1,5 +1,6 @@
 """`transduce transcribe`: the text of sound files, by a Whisper."""
 
+import os
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,6 +13,8 @@ from transduce.cli.parse import Precision
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from transduce.family.sound.segments import Transcript
 
 Folder = Annotated[Path, Parameter(help="Folder of a Whisper in Hugging Face's form with tokenizer.json.")]
@@ -54,7 +57,8 @@ def transcribe(
     """Write the words that are spoken in sound files, in their order, each as soon as it is ready.
 
     A sound of any length, rate and number of channels is heard in windows of 30 seconds. A window whose text is cut at
-    the maximum number of tokens is named on standard error. Needs transduce[sound].
+    the maximum number of tokens is named on standard error, as is a damaged file, which gives a blank line, or null in
+    JSON, and exit code 2 at the end. Needs transduce[sound].
 
     Examples
     --------
@@ -82,12 +86,31 @@ def transcribe(
     if precision == "auto":
         print(f"transduce: precision {model.precision}", file=sys.stderr)
     times = True if format == "srt" or format == "json" and model.tokens.no_times is not None else None
+    damaged = list[str]()
     with output_file(output) if output is not None else nullcontext(sys.stdout.buffer) as file:
         for sound, name in zip(sounds, names, strict=True):
-            transcript = model.transcribe(sound, language=language, task=task, times=times, beam_size=beam_size)
-            _warn_of_cuts(transcript, name)
-            file.write(_in_form(transcript, str(sound), format))
+            samples, transcript = _samples(sound, damaged, len(sounds)), None
+            if samples is not None:
+                transcript = model.transcribe(samples, language=language, task=task, times=times, beam_size=beam_size)
+                _warn_of_cuts(transcript, name)
+            file.write(_in_form(transcript, sound, format))
             file.flush()
+    if damaged:
+        raise UserError(f"{len(damaged)} of {len(sounds)} sounds: expected whole files; see the messages above")
+
+
+def _samples(sound: Path, damaged: list[str], n_sounds: int) -> "np.ndarray | None":
+    """Return the samples of a sound. A damaged one of several is named, and gives None, so that the others follow."""
+    from transduce.family.sound.sound_file import read_sound
+
+    try:
+        return read_sound(sound)
+    except UserError as problem:
+        if n_sounds == 1:
+            raise
+        print(f"transduce: {problem}", file=sys.stderr)
+        damaged.append(str(problem))
+        return None
 
 
 def _warn_of_cuts(transcript: "Transcript", name: str) -> None:
@@ -96,12 +119,15 @@ def _warn_of_cuts(transcript: "Transcript", name: str) -> None:
         print(f"transduce: {where}: cut at the maximum number of tokens; text may be missing", file=sys.stderr)
 
 
-def _in_form(transcript: "Transcript", name: str, form: Form) -> bytes:
-    """Return a transcript as bytes of the output."""
+def _in_form(transcript: "Transcript | None", sound: Path, form: Form) -> bytes:
+    """Return a transcript as bytes of the output. None is one of a damaged file."""
     import msgspec
 
     from transduce.family.sound.segments import srt
 
     if form == "json":
-        return msgspec.json.encode({"file": name, **vars(transcript)}) + b"\n"
+        name = os.fsencode(sound).decode("utf-8", "replace")  # JSON has no bytes that are not UTF-8
+        return msgspec.json.encode({"file": name, **(vars(transcript) if transcript else {"text": None})}) + b"\n"
+    if transcript is None:
+        return b"\n"
     return srt(transcript.segments).encode() if form == "srt" else " ".join(transcript.text.split()).encode() + b"\n"

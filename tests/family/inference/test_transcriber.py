@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from support.hugging_face import difference, disturb
-from support.whisper_folder import FIRST, LANGUAGES, N_TIMES, noise, tokenizer_file, write_whisper
+from support.whisper_folder import FIRST, LANGUAGES, N_TIMES, RATE, noise, tokenizer_file, write_whisper
 
 import transduce
 from transduce.decoding.compiled_kernels import compiled
+from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.kernels import PLAIN
 from transduce.errors import NotFiniteError, UserError
 from transduce.family.configs import WhisperConfig
@@ -40,11 +41,12 @@ def generate(theirs: Any, features: torch.Tensor, **options: Any) -> Any:
 
 
 def expected_segments(both: Both, samples: torch.Tensor, **options: Any) -> list[tuple[float, float, str]]:
-    """Return start, end and text of the segments of `generate`."""
+    """Return start, end and text of the segments of `generate`, which may end after the sound."""
     ours, theirs = both
     output = generate(theirs, log_mel(samples, 20), return_timestamps=True, return_segments=True, **options)
     segments = [(s["start"].item(), s["end"].item(), ours._text(s["tokens"].tolist())) for s in output["segments"][0]]
-    return [(pytest.approx(start), pytest.approx(end), text) for start, end, text in segments]
+    duration = len(samples) / RATE
+    return [(pytest.approx(min(a, duration)), pytest.approx(min(b, duration)), text) for a, b, text in segments]
 
 
 def segments_of(transcript: Transcript) -> list[tuple[float, float, str]]:
@@ -154,6 +156,44 @@ def test_silence_and_sounds_shorter_than_a_frame_have_a_transcript(both: Both) -
     for samples in torch.zeros(5_000), torch.full((3,), 0.5), np.zeros(20_000):
         transcript = both[0].transcribe(samples, language="en")
         assert transcript.segments and transcript.duration == len(samples) / 16_000
+
+
+def test_a_sound_may_be_a_view_that_torch_does_not_take(both: Both) -> None:
+    samples = noise(0.5).numpy()
+    backwards = both[0].transcribe(samples[::-1], language="en")
+    assert backwards == both[0].transcribe(samples[::-1].copy(), language="en")
+
+
+def test_segments_end_within_the_sound(both: Both) -> None:
+    for seed in range(4):
+        transcript = both[0].transcribe(noise(0.31, seed), language="en", times=True)
+        assert all(0 <= s.start <= s.end <= transcript.duration for s in transcript.segments)
+
+
+@pytest.mark.parametrize("times", [False, True])
+def test_two_times_side_by_side_do_not_stop_the_windows(both: Both, monkeypatch: Any, times: bool) -> None:
+    """Without times such an output is one part; with times, a pair at 0.00 does not lead back to the same window."""
+    ids = [65, 66, FIRST_TIME, FIRST_TIME, 67, 68]
+    monkeypatch.setattr(Transcriber, "_output", lambda *_: Hypothesis(ids, 0.0, 0.0, [], True))
+    transcript = both[0].transcribe(noise(0.6), language="en", times=times)
+    assert transcript.text == both[0]._text(ids[:2] if times else ids) and len(transcript.segments) == 1
+
+
+@pytest.mark.parametrize(
+    ("mean", "no_speech", "is_silent"), [(-1.2, 0.7, True), (-0.9, 0.7, False), (-1.2, 0.5, False)]
+)
+def test_an_unlikely_text_of_a_window_without_speech_is_left_out(
+    both: Both, monkeypatch: Any, mean: float, no_speech: float, is_silent: bool
+) -> None:
+    ours = both[0]
+    ids = [65, 66, 67]
+    probs = torch.full((FIRST_TIME + N_TIMES,), (1 - no_speech) / (FIRST_TIME + N_TIMES - 1))
+    probs[END + FIRST.index("nospeech")] = no_speech
+    monkeypatch.setattr(Transcriber, "_output", lambda *_: Hypothesis(ids, 0.0, 4 * mean, [], True))
+    monkeypatch.setattr(Transcriber, "_first_log_probs", lambda *_: probs.log())
+    transcript = ours.transcribe(noise(0.6), language="en", times=False)
+    assert transcript.text == ("" if is_silent else ours._text(ids)) and len(transcript.segments) == (not is_silent)
+    assert transcript.silent == (((0.0, 0.6),) if is_silent else ())
 
 
 @pytest.mark.parametrize(

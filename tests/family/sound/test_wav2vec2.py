@@ -13,6 +13,7 @@ from transduce.errors import UserError
 from transduce.family.hugging_face.folder import Member, write_member
 from transduce.family.hugging_face.settings import Settings
 from transduce.family.hugging_face.wav2vec2 import CONVERSION
+from transduce.family.inference.speech_recogniser import SpeechRecogniser
 from transduce.family.sound.configs import Wav2Vec2Config
 from transduce.family.sound.ctc import ctc_losses
 from transduce.family.sound.wav2vec2 import Wav2Vec2, normalised
@@ -153,3 +154,13 @@ def test_sizes_that_do_not_fit_together_are_named() -> None:
     assert line == "model.strides=3: expected as many numbers as model.kernels has, each from 1 to 1,000"
     (line,) = small("pre", position_groups=3).problems()
     assert line == "model.position_groups=3: expected a divisor of model.d_model=16"
+
+
+def test_a_recogniser_refuses_an_empty_beam_and_hears_a_view(models: Models) -> None:
+    recogniser = SpeechRecogniser(Member(models[0], {}))
+    samples = sounds()[0][0].numpy()
+    for beam_size in 0, -1, True:
+        with pytest.raises(UserError, match=f"beam_size={beam_size}: expected"):
+            recogniser.transcribe(samples, beam_size=beam_size)
+    recogniser.__dict__["_characters"] = dict(enumerate(" abcdefghij"))
+    assert recogniser.transcribe(samples[::-1]) == recogniser.transcribe(samples[::-1].copy()) != ""

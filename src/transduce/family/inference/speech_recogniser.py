@@ -13,7 +13,7 @@ from transduce.family.hugging_face.folder import Member, read_json
 from transduce.family.inference.application import Application
 from transduce.family.inference.text_encoder import finite
 from transduce.family.sound import ctc
-from transduce.family.sound.sound_file import read_sound
+from transduce.family.sound.sound_file import samples_of
 from transduce.family.sound.wav2vec2 import Wav2Vec2, normalised
 from transduce.model.cpu_backend import faster_products
 
@@ -38,7 +38,9 @@ class SpeechRecogniser(Application):
         is heard at once, so memory grows with the square of its length. Raises UserError for a sound that cannot be
         read, and NotFiniteError if an output of the model is not finite.
         """
-        samples = torch.as_tensor(read_sound(sound) if isinstance(sound, str | Path) else sound)
+        if type(beam_size) is not int or beam_size < 1:
+            raise UserError(f"beam_size={beam_size!r}: expected a whole number of at least 1; leave it out")
+        samples = samples_of(sound)
         if samples.dim() != 1 or not samples.is_floating_point() or not samples.isfinite().all():
             expected = "expected finite floating-point numbers of the shape (samples,), at 16,000 samples a second"
             raise UserError(f"sound: {expected}, not {samples.dtype} of {(*samples.shape,)}; convert it")

@@ -1,5 +1,6 @@
 """Whisper as a user has it: sound in, text out, with languages and times."""
 
+import math
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -26,10 +27,14 @@ from transduce.family.inference.generation_settings import GenerationSettings, g
 from transduce.family.inference.hugging_face_beam import hugging_face_beam
 from transduce.family.inference.whisper_tokens import Rules, SpecialTokens, rules_of, settings_of, special_tokens
 from transduce.family.sound.log_mel import RATE, STEP, log_mel
-from transduce.family.sound.segments import SECONDS, Segment, Transcript, parts_of
-from transduce.family.sound.sound_file import read_sound
+from transduce.family.sound.segments import FRAMES, SECONDS, Part, Segment, Transcript, parts_of
+from transduce.family.sound.sound_file import samples_of
 from transduce.family.sound.whisper import Whisper
 from transduce.model.cpu_backend import faster_products
+
+LEAST_LOG_PROB = -1.0  # mean of the tokens of an output that is heard even in a window that seems silent
+MOST_NO_SPEECH = 0.6  # probability of the token for no speech
+Span = tuple[float, float]  # start and end, in seconds
 
 
 class Transcriber(PreparedApplication):
@@ -85,7 +90,7 @@ class Transcriber(PreparedApplication):
         """
         self.tokens.check(language, task)
         settings = self._settings(beam_size)
-        samples = torch.as_tensor(read_sound(sound) if isinstance(sound, str | Path) else sound)
+        samples = samples_of(sound)
         features, n_frames = self._features(samples)
         times = self._has_times(n_frames, times)
         rules = rules_of(self.tokens, self.member, self.folder, with_times=times)
@@ -93,20 +98,30 @@ class Transcriber(PreparedApplication):
             memory = self._memory(features, 0)
             language = language or self.tokens.language or self._most_likely_language(memory)
             prompt = self.tokens.prompt(language, task, with_times=times)
-            segments, cut, start = list[Segment](), list[tuple[float, float]](), 0
+            segments, cut, silent, start = list[Segment](), list[Span](), list[Span](), 0
             while start < n_frames:
                 memory = self._memory(features, start) if start else memory
                 output = self._output(memory, prompt, rules, settings)
                 n = min(self.window, n_frames - start)
-                parts, n_done = parts_of(output.ids, self.tokens.first_time, n)
                 offset = start * STEP / RATE
-                segments += [
-                    Segment(offset + p.start * SECONDS, offset + p.end * SECONDS, self._text(p.ids)) for p in parts
-                ]
-                cut += [] if output.finished else [(offset, offset + n * STEP / RATE)]
-                start += n_done
+                span = (offset, offset + n * STEP / RATE)
+                start += n
+                if self._is_silent(memory, output):
+                    silent.append(span)
+                    continue
+                parts, n_done = [Part(0, n // FRAMES, output.ids)], n
+                if times:
+                    parts, n_done = parts_of(output.ids, self.tokens.first_time, n)
+                start += (n_done or n) - n
+                segments += [self._segment(part, offset, len(samples) / RATE) for part in parts]
+                cut += [] if output.finished else [span]
         text = "".join(segment.text for segment in segments)
-        return Transcript(text.strip(), language, len(samples) / RATE, tuple(segments), tuple(cut))
+        return Transcript(text.strip(), language, len(samples) / RATE, tuple(segments), tuple(cut), tuple(silent))
+
+    def _segment(self, part: Part, offset: float, duration: float) -> Segment:
+        """Return a segment of a window that begins at `offset` in a sound, both in seconds."""
+        start, end = (min(offset + time * SECONDS, duration) for time in (part.start, part.end))
+        return Segment(start, end, self._text(part.ids))
 
     def _settings(self, beam_size: int | None) -> SearchConfig:
         if self.generation_settings.sampling is not None:
@@ -162,8 +177,7 @@ class Transcriber(PreparedApplication):
         """Return the language that the model gives the highest probability; None if it has one language."""
         if not self.tokens.languages:
             return None
-        scores, _ = self._after([self.tokens.start], memory)
-        log_probs = self.decoder.log_probs(scores)[0]
+        log_probs = self._first_log_probs(memory)
         return max(self.tokens.languages, key=lambda code: float(log_probs[self.tokens.languages[code]]))
 
     def _output(self, memory: Tensor, prompt: list[int], rules: Rules, settings: SearchConfig) -> Hypothesis:
@@ -183,6 +197,21 @@ class Transcriber(PreparedApplication):
             expected = f"expected outputs that are finite numbers: {problem}; use another copy"
             raise NotFiniteError(f"{self.folder}: {expected}") from None
         return best
+
+    def _is_silent(self, memory: Tensor, output: Hypothesis) -> bool:
+        """Check whether an output is likely invented: an unlikely text of a window in which there is likely no speech.
+
+        The thresholds are those of section 4.5.
+        """
+        mean = output.log_prob / (len(output.ids) + 1)
+        if self.tokens.no_speech is None or mean >= LEAST_LOG_PROB:
+            return False
+        return float(self._first_log_probs(memory)[self.tokens.no_speech]) > math.log(MOST_NO_SPEECH)
+
+    def _first_log_probs(self, memory: Tensor) -> Tensor:
+        """Return the log-probabilities (V,) of the first token after the start of an output."""
+        scores, _ = self._after([self.tokens.start], memory)
+        return self.decoder.log_probs(scores)[0]
 
     def _after(self, ids: list[int], memory: Tensor) -> tuple[Any, Any]:
         """Return the scores after some ids, and the state with them, of an output for a window."""

@@ -17,6 +17,7 @@ from transduce.family.hugging_face.folder import Member
 from transduce.family.inference.text_generator import ids_of
 
 TASKS = ("transcribe", "translate")
+NO_SPEECH = ("nospeech", "nocaptions")  # newer and older names of a token
 ENGLISH_ONLY = 51_864  # tokens of the public models of one language, whose older folders do not say so
 Values = Mapping[str, Any]
 
@@ -27,7 +28,8 @@ class SpecialTokens:
 
     start, end: of an output. languages, tasks: by name; empty where the model has one language. no_times: before an
     output without times; None where the model knows no times. first_time: of the first time, which all later ids are.
-    language, task: of an output where the caller names none; a language of None is detected.
+    language, task: of an output where the caller names none; a language of None is detected. no_speech: likely at the
+    beginning of a window without speech; None where the folder has none.
     """
 
     start: int
@@ -38,6 +40,7 @@ class SpecialTokens:
     first_time: int
     language: str | None
     task: str
+    no_speech: int | None = None
 
     def prompt(self, language: str | None, task: str | None, *, with_times: bool) -> list[int]:
         """Return the ids before an output."""
@@ -76,9 +79,10 @@ def special_tokens(tokenizer: Tokenizer, member: Member, folder: Path | str) -> 
     tasks = {task: ids[task] for task in TASKS if codes}
     no_times = id_of("notimestamps") if "notimestamps" in names else None
     first_time = member.settings["vocab_size"] if no_times is None else no_times + 1
+    no_speech = next((id_of(name) for name in NO_SPEECH if name in names), None)
     language, task = _defaults(stored, languages, tasks)
     return SpecialTokens(
-        ids["startoftranscript"], ids["endoftext"], languages, tasks, no_times, first_time, language, task
+        ids["startoftranscript"], ids["endoftext"], languages, tasks, no_times, first_time, language, task, no_speech
     )
 
 

@@ -28,7 +28,7 @@ class Transcript:
 
     language: its code, or None if the model has only one. duration: of the sound, in seconds. segments: in their order.
     cut: start and end in seconds of each window whose output was cut at the maximum number of tokens, so that text may
-    be missing.
+    be missing. silent: start and end of each window without speech, whose output is left out.
     """
 
     text: str
@@ -36,6 +36,7 @@ class Transcript:
     duration: float
     segments: tuple[Segment, ...]
     cut: tuple[tuple[float, float], ...] = ()
+    silent: tuple[tuple[float, float], ...] = ()
 
 
 class Part(NamedTuple):
