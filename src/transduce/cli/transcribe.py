@@ -67,49 +67,58 @@ def transcribe(
     transduce transcribe whisper-tiny rede.wav --language de --task translate
     transduce transcribe whisper-tiny *.wav --format json > transcripts.jsonl
     """
-    from transduce.cli.output import check_output, output_file
+    from transduce.cli.output import output_file
 
-    if format == "srt" and len(sounds) > 1:
+    names = _checked_names(sounds, output, format)  # before a model is loaded, which takes long
+
+    from transduce.family.inference.transcriber import Transcriber
+    from transduce.model.cpu_backend import keep_freed_memory
+
+    keep_freed_memory()
+    model = Transcriber.load(folder, precision=precision)
+    if precision == "auto":
+        print(f"transduce: precision {model.precision}", file=sys.stderr)
+    times = True if format == "srt" or format == "json" and model.tokens.no_times is not None else None
+    n_damaged = 0
+    with output_file(output) if output is not None else nullcontext(sys.stdout.buffer) as file:
+        for sound, name in zip(sounds, names, strict=True):
+            samples, transcript = _samples(sound, is_alone=len(sounds) == 1), None
+            if samples is not None:
+                transcript = model.transcribe(samples, language=language, task=task, times=times, beam_size=beam_size)
+                _warn_of_cuts(transcript, name)
+            n_damaged += transcript is None
+            file.write(_in_form(transcript, sound, format))
+            file.flush()
+    if n_damaged:
+        raise UserError(f"{n_damaged} of {len(sounds)} sounds: expected whole files; see the messages above")
+
+
+def _checked_names(sounds: tuple[Path, ...], output: Path | None, form: Form) -> list[str]:
+    """Return the names of the sounds for messages. Raises UserError for a call that cannot work."""
+    from transduce.cli.output import check_output
+
+    if form == "srt" and len(sounds) > 1:
         raise UserError(f"--format=srt: expected one sound file, not {len(sounds)}; transcribe one after the other")
     for sound in sounds:
         if sound != STDIN and sound.name.startswith("-") and not sound.exists():
             raise UserError(f"{sound}: expected a known option or a sound file; see `transduce transcribe --help`")
         check_output(output, 0 if sound == STDIN else sound)
 
-    from transduce.family.inference.transcriber import Transcriber
     from transduce.family.sound.sound_file import check_sound
-    from transduce.model.cpu_backend import keep_freed_memory
 
-    names = [check_sound(sound) for sound in sounds]  # before a model is loaded, which takes long
-    keep_freed_memory()
-    model = Transcriber.load(folder, precision=precision)
-    if precision == "auto":
-        print(f"transduce: precision {model.precision}", file=sys.stderr)
-    times = True if format == "srt" or format == "json" and model.tokens.no_times is not None else None
-    damaged = list[str]()
-    with output_file(output) if output is not None else nullcontext(sys.stdout.buffer) as file:
-        for sound, name in zip(sounds, names, strict=True):
-            samples, transcript = _samples(sound, damaged, len(sounds)), None
-            if samples is not None:
-                transcript = model.transcribe(samples, language=language, task=task, times=times, beam_size=beam_size)
-                _warn_of_cuts(transcript, name)
-            file.write(_in_form(transcript, sound, format))
-            file.flush()
-    if damaged:
-        raise UserError(f"{len(damaged)} of {len(sounds)} sounds: expected whole files; see the messages above")
+    return [check_sound(sound) for sound in sounds]
 
 
-def _samples(sound: Path, damaged: list[str], n_sounds: int) -> "np.ndarray | None":
+def _samples(sound: Path, *, is_alone: bool) -> "np.ndarray | None":
     """Return the samples of a sound. A damaged one of several is named, and gives None, so that the others follow."""
     from transduce.family.sound.sound_file import read_sound
 
     try:
         return read_sound(sound)
     except UserError as problem:
-        if n_sounds == 1:
+        if is_alone:
             raise
         print(f"transduce: {problem}", file=sys.stderr)
-        damaged.append(str(problem))
         return None
 
 

@@ -103,20 +103,29 @@ class Transcriber(PreparedApplication):
                 memory = self._memory(features, start) if start else memory
                 output = self._output(memory, prompt, rules, settings)
                 n = min(self.window, n_frames - start)
-                offset = start * STEP / RATE
-                span = (offset, offset + n * STEP / RATE)
-                start += n
-                if self._is_silent(memory, output):
-                    silent.append(span)
-                    continue
-                parts, n_done = [Part(0, n // FRAMES, output.ids)], n
-                if times:
-                    parts, n_done = parts_of(output.ids, self.tokens.first_time, n)
-                start += (n_done or n) - n
-                segments += [self._segment(part, offset, len(samples) / RATE) for part in parts]
-                cut += [] if output.finished else [span]
-        text = "".join(segment.text for segment in segments)
-        return Transcript(text.strip(), language, len(samples) / RATE, tuple(segments), tuple(cut), tuple(silent))
+                span = (start * STEP / RATE, (start + n) * STEP / RATE)
+                parts, n_done = self._parts(memory, output, n, with_times=times)
+                segments += [self._segment(part, span[0], len(samples) / RATE) for part in parts]
+                silent += [] if parts else [span]
+                cut += [span] if parts and not output.finished else []
+                start += n_done
+        return Transcript(
+            "".join(segment.text for segment in segments).strip(),
+            language,
+            len(samples) / RATE,
+            tuple(segments),
+            tuple(cut),
+            tuple(silent),
+        )
+
+    def _parts(self, memory: Tensor, output: Hypothesis, n: int, *, with_times: bool) -> tuple[list[Part], int]:
+        """Return the parts of the output for a window of `n` frames, none if it is silent, and the frames of them."""
+        if self._is_silent(memory, output):
+            return [], n
+        if not with_times:
+            return [Part(0, n // FRAMES, output.ids)], n
+        parts, n_done = parts_of(output.ids, self.tokens.first_time, n)
+        return parts, n_done or n  # the next window never begins where this one does
 
     def _segment(self, part: Part, offset: float, duration: float) -> Segment:
         """Return a segment of a window that begins at `offset` in a sound, both in seconds."""
