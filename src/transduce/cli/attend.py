@@ -55,7 +55,7 @@ def attend(
     transduce attend run/model "A dog." --target "Ein Hund." --out page.html
     transduce attend run/model "A dog runs." --head "encoder 1.3" --out head.svg
     transduce attend run/model "A dog runs." --heads heads.json --out page.html
-    transduce attend run/model "A dog runs." --lens --other "Cats." --out page.html
+    transduce attend run/model "A dog." --lens --other "Cats." --out page.html
     """
     worth = _worth(model, out, heads)
     _check_texts(sentence, target, out, lens, other)
