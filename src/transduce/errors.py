@@ -32,6 +32,15 @@ class LineError(UserError):
         self.problem = problem
 
 
+class PairError(UserError):
+    """A mistake in a pair of the training text. number: its number in the store. problem: the message."""
+
+    def __init__(self, number: int, problem: str) -> None:
+        super().__init__(problem)
+        self.number = number
+        self.problem = problem
+
+
 class NotFiniteError(UserError):
     """A model whose output is not a finite number: its weights are damaged, or its training diverged."""
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from transduce.config.kinds import start_of, task_class
 from transduce.config.schema import Config, TrainConfig
 from transduce.config.validation import as_path, as_text_files
-from transduce.console import printable
 from transduce.data.batches import Batch, Batches, Share, collate
 from transduce.data.corpora import Corpus, corpus_sha256, read_pairs
 from transduce.data.overlap import cached_overlap
@@ -47,7 +46,7 @@ from transduce.training.progress import TrainingProgress, format_scores, print_l
 from transduce.training.run import Run
 from transduce.training.signals import StopSignal
 from transduce.training.state import TrainingState, now
-from transduce.training.task import RelativeTask, Task, translation_loss
+from transduce.training.task import InspectingTask, RelativeTask, Task, translation_loss
 from transduce.training.weights import set_weights, start_weights
 from transduce.translate import Translator, load
 
@@ -178,7 +177,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
     """
     out = request.out
     valid = request.valid_corpus
-    valid_names = tuple(dict.fromkeys(printable(path.name) for path in (valid.src, valid.tgt) if path))
+    valid_names, old_names = request.evaluation_names()
     with distributed.leader_first():
         checkpoint, lines = run_folder.find_run(out) if request.resume else (None, [])
         parent = model_to_start_from(request)
@@ -189,7 +188,7 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         longest = most_tokens(config.model.max_positions)
         task.check(valid_pairs, tokenizer, longest, valid_names)
         if request.old_corpus:
-            task.check(old_pairs, tokenizer, longest, tuple(printable(path.name) for path in request.old_valid))
+            task.check(old_pairs, tokenizer, longest, old_names)
         if distributed.is_leader():
             run_folder.claim(out, config, tokenizer, request.allow_change)
         store = open_store(out / "data" / "train", request.corpora, tokenizer)
@@ -206,6 +205,8 @@ def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
         if isinstance(task, RelativeTask):
             task.reference = parent.model.requires_grad_(False).to(devices.device())
             texts["reference"] = listed_sha256(request.start_from, "model.safetensors")
+    if isinstance(task, InspectingTask):
+        lines += task.inspect(model, batches, [(valid_names, valid_pairs), (old_names, old_pairs)])
     freeze(model, config.train)
     del parent  # otherwise its weights would stay in memory
     if request.shard:

@@ -19,7 +19,7 @@ from transduce.data.noise import NOISE_GROWTH, noisy_rows
 from transduce.data.token_file import TOO_LONG
 from transduce.data.token_store import LINES_IN_MESSAGE, TokenStore
 from transduce.data.vocabulary import BOS, EOS, PAD, TokenizerLike
-from transduce.errors import UserError
+from transduce.errors import PairError, UserError
 
 # ---- the plan of an epoch ----------------------------------------------------------------------------------------
 
@@ -181,7 +181,7 @@ class Batch:
 
 
 # (source rows, target rows, numbers of the pairs, seed and epoch) -> the batch of a task, such as Batch.
-# A row: ids without BOS and EOS.
+# A row: ids without BOS and EOS. It raises PairError for a pair that it cannot use.
 Collate = Callable[[list[np.ndarray], list[np.ndarray], np.ndarray, tuple[int, int]], Batch]
 
 
@@ -270,7 +270,7 @@ class Batches:
         longest = 1
         epoch_pairs = 0.0
         for _, lengths, weight in store.lengths():
-            usable = lengths[self._is_usable(lengths)]
+            usable = lengths[self.is_usable(lengths)]
             self.usable += len(usable)
             self.empty += int(np.any(lengths == 1, axis=1).sum())
             self._most_keys += len(usable) * math.ceil(weight)
@@ -331,7 +331,7 @@ class Batches:
         }
         return " and ".join(f"{count:,} {cause}" for cause, count in causes.items() if count)
 
-    def _is_usable(self, lengths: np.ndarray) -> np.ndarray:
+    def is_usable(self, lengths: np.ndarray) -> np.ndarray:
         """Return True for each pair that has no empty side and no side that is too long."""
         longest = min(self.config.max_tokens, TOO_LONG - 1)
         return np.all((lengths > 1) & (lengths <= longest), axis=1)
@@ -340,7 +340,7 @@ class Batches:
         """Return the sort keys of all pairs of an epoch, each repeated by the weight of its corpus."""
         keys, size = np.empty(self._most_keys, np.uint64), 0  # the system allocates only memory that is written
         for first, lengths, weight in self.store.lengths():
-            usable = np.flatnonzero(self._is_usable(lengths))
+            usable = np.flatnonzero(self.is_usable(lengths))
             repeated = np.repeat(usable, times_in_epoch(weight, self.seed, epoch, first, usable))
             keys[size : size + len(repeated)] = self._sort_keys.pack(first + repeated, lengths[repeated], generator)
             size += len(repeated)
@@ -360,7 +360,10 @@ class Batches:
             src = self._drop_merges(0, src, own, epoch, room - _growth(rows[0], src).sum())
             tgt = self._drop_merges(1, tgt, own, epoch, room - _growth(rows[1], tgt).sum())
         n = min(self.share.accumulate, len(own))
-        return [self._collate(src[i::n], tgt[i::n], own[i::n], (self.seed, epoch)) for i in range(n)]
+        try:
+            return [self._collate(src[i::n], tgt[i::n], own[i::n], (self.seed, epoch)) for i in range(n)]
+        except PairError as error:
+            raise UserError(f"{self.where(np.array([error.number]))}: {error.problem}") from None
 
     @property
     def _budget(self) -> int:

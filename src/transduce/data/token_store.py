@@ -78,7 +78,7 @@ class TokenStore:
         for index, number in zip(*self._locate(pairs), strict=True):
             line = self.files[index].contents.first + int(number) + 1
             lines.setdefault(self.corpora[self.corpus_indices[index]].name, []).append(line)
-        return "; ".join(f"{name}, lines {_numbers(numbers, limit)}" for name, numbers in lines.items())
+        return "; ".join(f"{name}, lines {numbers_in_words(numbers, limit)}" for name, numbers in lines.items())
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield all pairs as text, read from the text files."""
@@ -101,7 +101,7 @@ class TokenStore:
         return indices, pairs - self._offsets[indices]
 
 
-def _numbers(numbers: list[int], limit: int) -> str:
+def numbers_in_words(numbers: list[int], limit: int) -> str:
     """Return the first `limit` numbers as text, and how many more there are."""
     more = f" and {len(numbers) - limit} more" if len(numbers) > limit else ""
     return ", ".join(map(str, numbers[:limit])) + more

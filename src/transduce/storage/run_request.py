@@ -314,6 +314,13 @@ class TrainRequest:
             facts["validation text"] = f"{self.held_out.n_valid:,} pairs of the training text, which were held out"
         return facts
 
+    def evaluation_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the files of the validation text, and of the old one, for messages."""
+        valid = self.valid_corpus
+        files = [path for path in (valid.src, valid.tgt) if path], self.old_valid
+        names, old_names = (tuple(dict.fromkeys(printable(path.name) for path in paths)) for paths in files)
+        return names, old_names
+
     def text_names(self) -> dict[str, str]:
         """Return the names of training text, validation text, and the model that a loss compares with, for messages."""
         names = {"train": "; ".join(corpus.name for corpus in self.given_corpora), "valid": self.valid_corpus.name}

@@ -7,6 +7,7 @@ Translation is `transduce.train.TranslationTask`, parsing `transduce.parsing.tas
 task that they get as an argument, so another task needs no change in them.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.config.schema import Config, TrainConfig
-from transduce.data.batches import Batch
+from transduce.data.batches import Batch, Batches
 from transduce.data.vocabulary import TokenizerLike
 from transduce.model.build import Model
 from transduce.model.transformer import mixed_precision
@@ -77,6 +78,21 @@ class RelativeTask:
     """
 
     reference: Any
+
+
+class InspectingTask(ABC):
+    """What a task also has that leaves pairs out, or whose data are not all in the texts."""
+
+    @abstractmethod
+    def inspect(
+        self, model: Any, batches: Batches, texts: Sequence[tuple[tuple[str, ...], Sequence[tuple[str, str]]]]
+    ) -> list[str]:
+        """Return lines on the pairs that are left out. It is called before the training.
+
+        texts: names of the files of each validation text, and its pairs. Raises UserError for a pair that would end
+        the run.
+        """
+        ...
 
 
 # model, batch -> the states (N,D) at the real target tokens, and these tokens (N,)

@@ -30,7 +30,7 @@ from transduce.family.configs import GPT2Config, LlamaConfig, RewardConfig, size
 from transduce.family.hugging_face.folder import Member, write_member
 from transduce.family.inference.language_model import LanguageModel
 from transduce.family.reward import RewardModel
-from transduce.family.tasks.preferences import PreferenceTask, RewardTask, rewards
+from transduce.family.tasks.preferences import PreferenceTask, RewardTask, check_differ, rewards
 from transduce.storage.checkpoints import checkpoints, load_checkpoint, save_checkpoint
 from transduce.storage.model_folder import load_model
 from transduce.storage.run_request import TrainRequest
@@ -138,6 +138,7 @@ def test_the_batch_does_not_change_the_loss(task: Any) -> None:
 # ---- a training --------------------------------------------------------------------------------------------------
 
 LETTERS = "abcdefghij"
+VALID = (0, "valid.chosen", "a"), (1, "valid.rejected", " ")  # side, name, line to add
 RECIPES = {"preferences": family.gpt2_preferences(), "rewards": family.gpt2_reward()}
 
 
@@ -273,7 +274,8 @@ def test_wrong_texts_and_models_are_refused(start: Path, cli: Callable[..., Comm
         run("gpt2-reward", (chosen, rejected), (blank, other)), "blank: expected a pair without a blank text"
     )
     assert_mistake(
-        run("gpt2-reward", (chosen, chosen)), "chosen:1: expected a chosen text that is not the rejected one"
+        run("gpt2-reward", (chosen, chosen)),
+        "chosen, lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10: expected chosen texts that are not the rejected ones",
     )
     assert_mistake(run("gpt2-reward", (chosen,)), "expected tab-separated columns")
     llama = language_model(tmp_path, LlamaConfig(d_model=32, n_layers=1, n_heads=2, d_ff=48, max_positions=24))
@@ -282,6 +284,20 @@ def test_wrong_texts_and_models_are_refused(start: Path, cli: Callable[..., Comm
     assert_mistake(run("gpt2-reward", (chosen, rejected), folder=reward), "expected a language model, not model.kind=")
     assert_mistake(cli("continue", reward, "--input", chosen), "expected a model of the family, not model.kind=")
     assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_equal_pairs_are_counted() -> None:
+    pairs = [("a", "b"), *[("c", "c")] * 12, ("", "")]
+    message = "valid, lines 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 2 more: expected chosen texts that are not the rejected"
+    with pytest.raises(UserError, match=f"^{message} ones; remove these 12 pairs$"):
+        check_differ(pairs, "valid")
+
+
+def test_blank_validation_pairs_are_counted(start: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pairs = write_preferences(tmp_path)
+    valid = [write_lines(tmp_path / name, [*pairs[i].read_text().splitlines(), blank]) for i, name, blank in VALID]
+    train(short_training("rewards", 1), train=pairs, valid=valid, out=tmp_path / "run", start_from=start)
+    assert "of the 11 pairs of valid.chosen, the evaluation leaves out 1 with an empty side" in capsys.readouterr().err
 
 
 def test_settings_that_do_not_fit_are_refused(tmp_path: Path) -> None:

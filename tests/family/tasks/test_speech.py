@@ -1,5 +1,6 @@
 """Models of sound learn tones as letters, from sound files, by the loop of translation."""
 
+import math
 import random
 import re
 import wave
@@ -16,6 +17,7 @@ from support.trainings import log_without_times, train, with_train
 
 from transduce.config.recipes import configure, find_recipe
 from transduce.config.schema import Config, DataConfig, TrainConfig
+from transduce.data.batches import collate
 from transduce.data.paths import PathsAndText
 from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
@@ -198,6 +200,84 @@ def test_a_sound_shorter_than_a_frame_is_refused(tmp_path: Path) -> None:
     tokenizer = PathsAndText(Tokenizer.learn(["a b"], vocab_size=300))
     with pytest.raises(UserError, match="a.wav: expected a sound of at least 75 ms, not 500 samples; leave it and"):
         batch_of([(str(path), "a")], tokenizer, CTCTask())
+
+
+def started(folder: Path, config: Config, lines: Sequence[tuple[Path, str]], valid: Sequence[tuple[Path, str]]) -> None:
+    """Start a training of one step on paths and texts."""
+    texts = {
+        name: [write_lines(folder / f"{name}.{i}", [str(line[i]) for line in rows]) for i in (0, 1)]
+        for name, rows in (("train", lines), ("valid", valid))
+    }
+    steps = {"max_steps": 1, "log_every_steps": 1, "evaluate_every_steps": 1, "checkpoint_every_steps": 1}
+    train(with_train(config, **steps), train=tuple(texts["train"]), valid=texts["valid"], out=folder / "run")
+
+
+def test_a_text_without_enough_frames_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A validation text is refused, and the loss skips a training text, which would be infinite."""
+    sound = write_sound(tmp_path / "a.wav", 0.1 * np.sin(np.arange(1_600)))
+    good, long = (sound, "a b"), (sound, "a b c d a b c d a b c d")
+    with pytest.raises(
+        UserError, match=r"^valid.1:2: expected a text for \d+ frames, but it needs \d\d; leave this line"
+    ):
+        started(tmp_path, CTC, [good, good], [good, long])
+    with pytest.raises(UserError, match="lines 1: expected a text that needs no more frames than its sound has"):
+        started(tmp_path, CTC, [long], [good])
+    started(tmp_path, CTC, [good, long, good], [good])
+    printed = capsys.readouterr().err
+    assert re.search(
+        r"training skips 1 pairs with too few frames for the text: \S*train.0 and \S*train.1, lines 2", printed
+    )
+    assert math.isfinite(last_scores(tmp_path / "run")["valid_loss"]) and "skipped" not in printed
+
+
+def test_a_skipped_text_adds_no_gradient() -> None:
+    model = build(replace(CTC.model, vocab_size=300))
+    tokens = [np.array([300 - i for i in range(2, 5)]), np.arange(5, 60)]
+    samples = torch.randn(2, 1_600, generator=torch.Generator().manual_seed(1))
+    both = replace(collate(tokens, tokens), src=samples, src_mask=torch.ones(2, 1_600, dtype=torch.bool))
+    first = replace(collate(tokens[:1], tokens[:1]), src=samples[:1], src_mask=both.src_mask[:1])
+    gradients = []
+    for batch in (both, first):
+        model.zero_grad()
+        CTCTask().loss(model, batch, CTC.train).backward()
+        gradients.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-4, atol=1e-5)
+    assert any(gradient.any() for gradient in gradients[1])
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "message"),
+    [
+        (CTC, "none.wav", "expected a sound file, but it is missing; check the path"),
+        (CTC, "text.wav", "expected a sound (Format not recognised)"),
+        (CTC, "short.wav", "expected a sound of at least 75 ms, not 500 samples"),
+        (WHISPER, "long.wav", "expected at most 0.2 s with model.max_frames=10; cut the sound"),
+    ],
+)
+def test_a_bad_training_sound_is_named_before_the_training(
+    config: Config, name: str, message: str, tmp_path: Path
+) -> None:
+    good = write_sound(tmp_path / "a.wav", [0.1] * 1_600), "a b"
+    (tmp_path / "text.wav").write_text("no sound")
+    write_sound(tmp_path / "short.wav", [0.1] * 500)
+    write_sound(tmp_path / "long.wav", [0.1] * 8_000)
+    bad = tmp_path / name, "a b"
+    place = rf"\S*train.0 and \S*train.1, lines 2: {re.escape(str(tmp_path / name))}"
+    with pytest.raises(UserError, match=rf"^{place}.*{re.escape(message)}"):
+        started(tmp_path, config, [good, bad], [good])
+    if name != "none.wav":  # `check` has named it
+        with pytest.raises(UserError, match=rf"^valid.0:2: .*{re.escape(message)}"):
+            started(tmp_path, config, [good], [good, bad])
+
+
+def test_a_sound_that_is_damaged_after_its_header_is_named(tmp_path: Path) -> None:
+    """The samples of a training sound are read in its step only."""
+    good = write_sound(tmp_path / "a.wav", [0.1] * 1_600), "a b"
+    bad = tmp_path / "b.wav"
+    nan = np.full(1_600, np.nan, np.float32)
+    pytest.importorskip("soundfile").write(bad, nan, 16_000, subtype="FLOAT")
+    with pytest.raises(UserError, match=r"train.1, lines 2: \S*b.wav: expected samples that are finite numbers; use"):
+        started(tmp_path, CTC, [good, (bad, "a b")], [good])
 
 
 def test_a_sound_longer_than_the_window_is_refused() -> None:

@@ -12,6 +12,7 @@ from collections import defaultdict
 from itertools import groupby
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -30,9 +31,13 @@ def ctc_losses(logits: Tensor, n_frames: Tensor, targets: Tensor, n_targets: Ten
     return F.ctc_loss(log_probs, targets, n_frames, n_targets, blank=BLANK, reduction="none")
 
 
-def frames_needed(ids: np.ndarray) -> int:
-    """Return the number of frames that a text needs at least: one for each token, and a blank between equal ones."""
-    return len(ids) + int((ids[1:] == ids[:-1]).sum())
+def frames_needed(targets: Tensor, n_targets: Tensor) -> Tensor:
+    """Return the number of frames that each text needs, (B,): one for each token, and a blank between equal ones.
+
+    targets: ids (B,U), of which the first n_targets (B,) are real.
+    """
+    is_real = torch.arange(1, targets.size(1), device=targets.device) < n_targets[:, None]
+    return n_targets + ((targets[:, 1:] == targets[:, :-1]) & is_real).sum(1)
 
 
 def greedy(log_probs: np.ndarray) -> list[int]:

@@ -43,6 +43,15 @@ def read_sound(path: str | Path) -> np.ndarray:
     return samples
 
 
+def sound_length(path: Path) -> int:
+    """Return the number of samples at `RATE` of a sound file, by its header: its samples may still be damaged.
+
+    Raises UserError as `check_sound` does.
+    """
+    with _open(path, _name(path)) as file:
+        return round(file.frames * RATE / file.samplerate)
+
+
 def check_sound(path: Path) -> str:
     """Return the name of a sound file for messages.
 

@@ -9,10 +9,9 @@ A text is the prompt and its continuation. The prompt needs no mark: its log-pro
 their difference does not have it.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +23,10 @@ from torch.nn import functional as F
 from transduce.config.kinds import kinds_of
 from transduce.config.schema import Config, TrainConfig
 from transduce.console import printable
-from transduce.data.batches import Batch, indices_of, pad
+from transduce.data.batches import Batch, Batches, indices_of, pad
 from transduce.data.corpora import read_pairs
 from transduce.data.text import is_blank
+from transduce.data.token_store import numbers_in_words
 from transduce.data.vocabulary import BOS, EOS, TokenizerLike
 from transduce.decoding.batched_search import by_length
 from transduce.decoding.segmentation import encode_lines
@@ -41,12 +41,12 @@ from transduce.storage.model_folder import LoadedModel, load_model
 from transduce.storage.run_request import TrainRequest
 from transduce.training.loss import projected_cross_entropy, token_log_probs
 from transduce.training.progress import format_scores
-from transduce.training.task import RelativeTask
+from transduce.training.task import InspectingTask, RelativeTask
 
 Pairs = Sequence[tuple[str, str]]
 
 
-class PairTask(ABC):
+class PairTask(InspectingTask):
     """A model says of two texts by how much the first one is better: their margin."""
 
     def build(self, config: Config) -> nn.Module:
@@ -71,6 +71,15 @@ class PairTask(ABC):
         check_differ(pairs, names[0])
         if not any(map(_is_whole, pairs)):
             raise UserError(f"{names[0]}: expected a pair without a blank text; give pairs to evaluate on")
+
+    def inspect(self, model: Any, batches: Batches, texts: Sequence[tuple[tuple[str, ...], Pairs]]) -> list[str]:
+        """Return a line for each validation text with blank lines (see `training.task.InspectingTask`)."""
+        counts = [(names, len(pairs), sum(not _is_whole(pair) for pair in pairs)) for names, pairs in texts]
+        return [
+            f"of the {size:,} pairs of {names[0]}, the evaluation leaves out {n:,} with an empty side"
+            for names, size, n in counts
+            if n
+        ]
 
     @abstractmethod
     def margins(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
@@ -194,10 +203,14 @@ def start_reward(request: TrainRequest) -> LoadedModel:
 
 
 def check_differ(pairs: Iterator[tuple[str, str]] | Pairs, name: str) -> None:
-    """Raise UserError for the first pair of two equal texts. Blank pairs are left out."""
-    for number, (chosen, rejected) in zip(count(1), pairs, strict=False):
-        if chosen == rejected and not is_blank(chosen):
-            raise UserError(f"{name}:{number}: expected a chosen text that is not the rejected one; remove the pair")
+    """Raise UserError for pairs of two equal texts. Blank pairs are left out."""
+    numbered = enumerate(pairs, start=1)
+    equal = [n for n, (chosen, rejected) in numbered if chosen == rejected and not is_blank(chosen)]
+    if len(equal) == 1:
+        raise UserError(f"{name}:{equal[0]}: expected a chosen text that is not the rejected one; remove the pair")
+    if equal:
+        expected = f"expected chosen texts that are not the rejected ones; remove these {len(equal):,} pairs"
+        raise UserError(f"{name}, lines {numbers_in_words(equal, limit=10)}: {expected}")
 
 
 def _is_whole(pair: tuple[str, str]) -> bool:

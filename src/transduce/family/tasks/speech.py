@@ -6,7 +6,7 @@ A source line is the path of a sound file, and the target line is its text. A ba
 
 import dataclasses
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,33 +18,34 @@ from torch.nn import functional as F
 
 from transduce.config.schema import Config, SearchConfig, TrainConfig
 from transduce.console import printable
-from transduce.data.batches import Batch, collate
+from transduce.data.batches import Batch, Batches, collate
 from transduce.data.paths import path_of
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import BOS, EOS, TokenizerLike
 from transduce.decoding.decoder import Decoder
 from transduce.decoding.hypothesis import Request
 from transduce.decoding.search import greedy
-from transduce.errors import NotFiniteError, UserError
+from transduce.errors import NotFiniteError, PairError, UserError
 from transduce.evaluation.metrics import bleu
 from transduce.evaluation.word_errors import word_error_rate
-from transduce.family.sound.ctc import ctc_losses
+from transduce.family.sound.ctc import ctc_losses, frames_needed
 from transduce.family.sound.ctc import greedy as text_of_path
 from transduce.family.sound.log_mel import RATE, STEP, log_mel
-from transduce.family.sound.sound_file import read_sound
+from transduce.family.sound.sound_file import read_sound, sound_length
 from transduce.family.sound.wav2vec2 import normalised
 from transduce.model.build import build
 from transduce.model.devices import in_float64
 from transduce.model.transformer import mixed_precision
 from transduce.training.progress import format_scores
-from transduce.training.task import summed_loss
+from transduce.training.task import InspectingTask, summed_loss
 
 SILENCE = np.zeros(RATE, np.float32)  # for a rank without pairs
 SHORTEST = 1_200  # samples of a sound
+READ = 10_000  # training pairs whose ids are in memory at a time
 EVALUATED = 16  # pairs of a batch of the validation
 
 
-class SoundTask(ABC):
+class SoundTask(InspectingTask):
     """The part of a task that all models of sound share."""
 
     def build(self, config: Config) -> nn.Module:
@@ -54,7 +55,9 @@ class SoundTask(ABC):
         self, src: list[np.ndarray], tgt: list[np.ndarray], pairs: np.ndarray, key: tuple[int, int] = (0, 0)
     ) -> Batch:
         """Return the batch of the sounds whose paths are `src`, and of their texts, as in translation."""
-        sounds = [read_samples(path_of(row)) for row in src] if len(pairs) else [SILENCE]
+        sounds = [SILENCE]
+        if len(pairs):
+            sounds = [_of_pair(number, path_of(row)) for number, row in zip(pairs.tolist(), src, strict=True)]
         mask = np.arange(max(map(len, sounds))) < np.array([len(sound) for sound in sounds])[:, None]
         samples = np.zeros(mask.shape, np.float32)
         samples[mask] = np.concatenate(sounds)
@@ -74,6 +77,53 @@ class SoundTask(ABC):
             if is_blank(text) or size > longest:
                 expected = "expected text" if is_blank(text) else f"expected at most {longest} tokens, not {size}"
                 raise UserError(f"{names[-1]}:{number}: {expected}; leave this line out of both files")
+
+    def inspect(
+        self, model: Any, batches: Batches, texts: Sequence[tuple[tuple[str, ...], Sequence[tuple[str, str]]]]
+    ) -> list[str]:
+        """Read the validation sounds, and the lengths of the training sounds (see `training.task.InspectingTask`)."""
+        for names, pairs in texts:
+            for number, (path, text) in enumerate(pairs, start=1):
+                try:
+                    n_samples = len(read_samples(path.strip()))
+                    self.check_length(model, path.strip(), n_samples)
+                except UserError as error:
+                    raise UserError(f"{names[0]}:{number}: {error}") from None
+                if problem := self.shortage(model, n_samples, batches.tokenizer.target.encode(text)):
+                    raise UserError(f"{names[-1]}:{number}: {problem}; leave this line out of both files")
+        skipped = list[int]()
+        for first, lengths, _ in batches.store.lengths():
+            usable = first + np.flatnonzero(batches.is_usable(lengths))
+            for i in range(0, len(usable), READ):
+                skipped += self._skipped(model, batches, usable[i : i + READ])
+        where = batches.where(np.array(skipped, int), limit=10)
+        if len(skipped) == batches.usable:
+            raise UserError(
+                f"{where}: expected a text that needs no more frames than its sound has; give shorter texts"
+            )
+        return [f"training skips {len(skipped):,} pairs with too few frames for the text: {where}"] if skipped else []
+
+    def _skipped(self, model: Any, batches: Batches, pairs: np.ndarray) -> list[int]:
+        """Return those of some training pairs that the loss skips. Raises UserError for a sound that cannot be used."""
+        skipped = list[int]()
+        for pair, src, tgt in zip(pairs.tolist(), *batches.store.read(pairs), strict=True):
+            path = path_of(src)
+            try:
+                n_samples = sound_length(Path(path))
+                self.check_length(model, path, n_samples)
+            except UserError as error:
+                raise UserError(f"{batches.where(np.array([pair]))}: {error}") from None
+            if self.shortage(model, n_samples, tgt.tolist()):
+                skipped.append(pair)
+        return skipped
+
+    def check_length(self, model: Any, path: str, n_samples: int) -> None:
+        """Raise UserError for a sound that is too short or too long for the model."""
+        check_shortest(path, n_samples)
+
+    def shortage(self, model: Any, n_samples: int, ids: Sequence[int]) -> str:
+        """Return by how much a sound is too short for the tokens of its text; empty if it is not."""
+        return ""
 
     @torch.inference_mode()
     def evaluate(
@@ -107,14 +157,20 @@ class SoundTask(ABC):
 
 
 class CTCTask(SoundTask):
-    """An encoder learns the text of a sound by CTC."""
+    """An encoder learns the text of a sound by CTC. The loss skips a text that needs more frames than its sound has."""
 
     def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
         with mixed_precision(config.precision, batch.src.device):
             logits = model(normalised(batch.src, batch.src_mask), batch.src_mask)
         n_targets = batch.tgt_mask.sum(1) - 1  # without EOS; -1 in the empty batch of a rank without pairs
         n_frames = model.n_frames(batch.src_mask.sum(1))
-        return ctc_losses(logits, n_frames, batch.tgt_out, n_targets.clamp(min=0))[n_targets >= 0].sum()
+        counts = (n_targets >= 0) & (frames_needed(batch.tgt_out, n_targets) <= n_frames)
+        return ctc_losses(logits, n_frames, batch.tgt_out, n_targets.where(counts, 0))[counts].sum()
+
+    def shortage(self, model: Any, n_samples: int, ids: Sequence[int]) -> str:
+        n_frames = int(model.n_frames(torch.tensor(n_samples)))
+        needed = int(frames_needed(torch.tensor([ids]), torch.tensor([len(ids)])))
+        return "" if needed <= n_frames else f"expected a text for {n_frames} frames, but it needs {needed}"
 
     def ids(self, model: Any, batch: Batch) -> list[list[int]]:
         logits = model(normalised(batch.src, batch.src_mask), batch.src_mask).float().log_softmax(dim=-1).cpu().numpy()
@@ -127,6 +183,10 @@ class CTCTask(SoundTask):
 
 class SpeechTask(SoundTask):
     """An encoder-decoder learns the text of a sound, or its translation."""
+
+    def check_length(self, model: Any, path: str, n_samples: int) -> None:
+        super().check_length(model, path, n_samples)
+        check_longest(printable(path), model.config.max_frames, n_samples)
 
     def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
         return summed_loss(outputs, model, batch, config.label_smoothing, config.precision, config.rdrop)
@@ -154,13 +214,7 @@ def encode_sounds(model: Any, samples: Tensor) -> tuple[Tensor, Tensor]:
 
     Raises UserError for a sound that is longer than the window.
     """
-    longest = 2 * model.config.max_frames * STEP
-    if samples.size(1) > longest:
-        seconds, most = samples.size(1) / RATE, longest / RATE
-        raise UserError(
-            f"a sound of {seconds:.1f} s: expected at most {most:g} s with model.max_frames={model.config.max_frames}; "
-            "cut the sound and its text, or set model.max_frames"
-        )
+    longest = check_longest("a sound", model.config.max_frames, samples.size(1))
     with torch.no_grad(), torch.autocast(samples.device.type, enabled=False):
         whole = F.pad(samples, (0, longest - samples.size(1)))
         features = torch.stack([log_mel(sound, model.config.n_mels) for sound in whole])
@@ -171,10 +225,34 @@ def encode_sounds(model: Any, samples: Tensor) -> tuple[Tensor, Tensor]:
 def read_samples(path: str) -> np.ndarray:
     """Return the samples of a file. Raises UserError for one that cannot be read, or is shorter than a frame."""
     samples = read_sound(path)
-    if len(samples) < SHORTEST:
-        expected = f"expected a sound of at least {SHORTEST / RATE * 1_000:.0f} ms, not {len(samples)} samples"
-        raise UserError(f"{printable(path)}: {expected}; leave it and its text out")
+    check_shortest(path, len(samples))
     return samples
+
+
+def check_shortest(path: str, n_samples: int) -> None:
+    """Raise UserError for a sound that is shorter than a frame."""
+    if n_samples < SHORTEST:
+        expected = f"expected a sound of at least {SHORTEST / RATE * 1_000:.0f} ms, not {n_samples} samples"
+        raise UserError(f"{printable(path)}: {expected}; leave it and its text out")
+
+
+def check_longest(name: str, max_frames: int, n_samples: int) -> int:
+    """Return the samples of the window of a Whisper. Raises UserError for a longer sound. name: of the sound."""
+    longest = 2 * max_frames * STEP
+    if n_samples > longest:
+        raise UserError(
+            f"{name} of {n_samples / RATE:.1f} s: expected at most {longest / RATE:g} s with "
+            f"model.max_frames={max_frames}; cut the sound and its text, or set model.max_frames"
+        )
+    return longest
+
+
+def _of_pair(number: int, path: str) -> np.ndarray:
+    """Return the samples of the sound of a pair. Raises PairError for one that cannot be read. number: of the pair."""
+    try:
+        return read_samples(path)
+    except UserError as error:
+        raise PairError(number, str(error)) from None
 
 
 def batch_of(pairs: Sequence[tuple[str, str]], tokenizer: TokenizerLike, task: SoundTask) -> Batch:
