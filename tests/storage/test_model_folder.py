@@ -249,4 +249,5 @@ def test_no_module_unpickles_or_executes_text() -> None:
             elif isinstance(node, ast.ImportFrom):
                 assert (node.module or "").split(".")[0] not in modules, file
             elif isinstance(node, ast.Call):
-                assert ast.unparse(node.func) not in calls, f"{file}:{node.lineno}"
+                if "weights_only=True" not in map(ast.unparse, node.keywords):  # which runs no code of a file
+                    assert ast.unparse(node.func) not in calls, f"{file}:{node.lineno}"

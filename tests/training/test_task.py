@@ -82,7 +82,8 @@ MODELS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("task", [task for task in TASKS if task != "parsing"])  # which evaluates by its search alone
+# Parsing evaluates by its search alone, and sounds come in small portions.
+@pytest.mark.parametrize("task", [task for task in TASKS if task not in ("parsing", "ctc", "speech")])
 def test_an_evaluation_that_does_not_fit_into_memory_is_halved(task: str) -> None:
     lines, tokenizer = ["a b c", "b a", "c", "c c a b", "b b"], Tokenizer.learn(["a b c", "c b a"] * 4, vocab_size=270)
     pairs, of_task = [(line, line) for line in lines], task_class(task)()
