@@ -66,6 +66,7 @@ def test_start_from_keeps_weights_tokenizer_and_architecture(
     train(config, out=tmp_path / "run", start_from=parent_folder, resume=True, **other)
 
 
+@pytest.mark.slow
 def test_start_from_takes_layers_of_the_model_for_other_depths(toy: Toy, tmp_path: Path) -> None:
     """It then learns as in a first training. Another kind of model has other layers."""
     parent = load_model(toy.model)

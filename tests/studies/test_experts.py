@@ -56,6 +56,7 @@ def test_the_balance_is_that_of_the_last_call() -> None:
     assert balance(model).item() != before.item()
 
 
+@pytest.mark.slow
 def test_a_study_trains_all_rows_once_and_reports_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transduce.studies.small_models.SEEDS", (1,))
     results = replace(experts.STUDY, sizes=TINY).run(*write_words(tmp_path), tmp_path / "out", jobs=1)

@@ -124,6 +124,7 @@ def test_a_loss_that_is_not_finite_ends_a_training() -> None:
         train_on_segments(model, torch.randint(320, (200,)), TINY, seed=3)
 
 
+@pytest.mark.slow
 def test_a_study_trains_all_rows_once_and_reports_them(
     texts: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

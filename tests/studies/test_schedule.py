@@ -275,7 +275,7 @@ def resume_after(folder: Path, ending: signal.Signals, is_under_way: Callable[[]
     return after
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("ending", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 def test_an_interrupted_study_resumes(tmp_path: Path, texts: Texts, stand_in: Path, ending: signal.Signals) -> None:
     log = tmp_path / "out" / "runs" / "y-1" / "log.jsonl"
     results = resume_after(tmp_path, ending, lambda: log.exists() and len(log.read_bytes()) > 200)

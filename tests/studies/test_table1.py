@@ -128,6 +128,7 @@ def test_the_study_measures_every_layer(tmp_path: Path, brief: None) -> None:
     assert (tmp_path / "report.html").read_text("utf-8").count("<path") == 2 * 4
 
 
+@pytest.mark.slow
 def test_a_measured_layer_is_not_measured_again(tmp_path: Path, brief: None, monkeypatch: pytest.MonkeyPatch) -> None:
     original = table1.measure
 

@@ -39,6 +39,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 ABSENT = {"cyclopts", "msgspec", "rich", "sacrebleu", "safetensors", "tokenizers", "transformers"}
 
 
+@pytest.mark.slow
 def test_the_gpu_script_runs_on_a_cpu_with_only_torch(tmp_path: Path) -> None:
     argv = [str(ROOT / "benchmarks" / "gpu.py"), "--tiny", "--out", str(tmp_path / "gpu.json")]
     program = WITHOUT.format(absent=ABSENT, argv=argv)

@@ -36,6 +36,7 @@ def run_gpu_tests(file: str, *, are_slow: bool, least: int) -> None:
     assert run.returncode == 0 and passed is not None and int(passed[1]) >= least, run.stdout + run.stderr
 
 
+@pytest.mark.slow
 def test_results_and_waits() -> None:
     run_gpu_tests("test_cuda.py", are_slow=False, least=20)
 

@@ -164,6 +164,7 @@ def test_a_killed_rank_changes_nothing(texts: Texts, undisturbed_run: Path, tmp_
     assert differences(ending(run), ending(undisturbed_run)) == []
 
 
+@pytest.mark.slow
 def test_the_wait_for_a_stopped_rank_ends_with_the_timeout(texts: Texts, tmp_path: Path) -> None:
     """The command ends with exit code 3 and one line."""
     program = "from support.small_runs import AVERAGE\nrecipe = lambda: AVERAGE\n"

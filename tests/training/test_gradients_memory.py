@@ -230,6 +230,7 @@ print(cuts, abs(loss - whole) / whole, worst)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS")
 def test_a_process_with_a_memory_limit_cuts_its_batch() -> None:
     """The limit is real: 80 MiB more than the process uses, for a batch that takes several times as much."""
