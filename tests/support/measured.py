@@ -4,7 +4,7 @@ import multiprocessing
 import resource
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -19,12 +19,13 @@ class Measured(NamedTuple):
     size: int
 
 
-def measured(call: Callable[[], object], seconds: float = 20) -> Measured:
+def measured(call: Callable[[], object], seconds: float = 20, *, method: Literal["fork", "spawn"] = "fork") -> Measured:
     """Return what a call takes, within so many seconds of real time.
 
-    It runs in a forked process, which starts with the memory of this one: the rise of the peak is due to the call.
+    It runs in another process, and the rise of its peak is due to the call. method: "fork" takes any call, and may wait
+    for ever for a thread of this process; "spawn" takes a call that can be pickled.
     """
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context(method)
     results = context.SimpleQueue()
     process = context.Process(target=_measure, args=(call, results))
     process.start()

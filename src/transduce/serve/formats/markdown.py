@@ -23,6 +23,7 @@ MOST_TEXT = 1 << 20  # of a document; inline markup takes 5 us a character
 MOST_CHARACTERS = 10_000  # of a paragraph
 MOST_BRACKETS = 1_000  # of a paragraph; a link within links is read again for each of them
 MOST_ALL_BRACKETS = 100_000  # of a document; a bracket takes up to 30 us
+MOST_MARKS = 400_000  # of emphasis in a document; one takes up to 20 us
 MOST_BLOCK_TOKENS = 200_000  # of a document, as the parser counts; one takes 350 bytes, and a paragraph has three
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*?\n)??---[ \t]*(?:\r?\n|$)", re.DOTALL)
 _SPECIAL = re.compile(r"[\\`*\[\]<]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|^>|^[#+=-](?=[#=-]*(?:\s|$))", re.MULTILINE)
@@ -48,7 +49,12 @@ class _Span(NamedTuple):
 
 def read(text: str) -> Iterator[str | Part]:
     """Yield the texts of a document: of paragraphs, headings, items, cells of tables, and blocks of HTML."""
-    for name, count, most in (("characters", len(text), MOST_TEXT), ("brackets", text.count("["), MOST_ALL_BRACKETS)):
+    limits = {
+        "characters": (len(text), MOST_TEXT),
+        "brackets": (text.count("["), MOST_ALL_BRACKETS),
+        "marks of emphasis": (sum(map(text.count, "*_~")), MOST_MARKS),
+    }
+    for name, (count, most) in limits.items():
         if count > most:
             raise UserError(f"expected at most {most:,} {name} of Markdown, not {count:,}; split the file")
     parser = _parser()
