@@ -3,6 +3,7 @@
 from functools import partial
 
 import pytest
+from support.markdown_files import read_and_write
 from support.measured import measured
 
 from transduce.errors import UserError
@@ -76,12 +77,6 @@ READ = {
     "blocks of HTML": repeated("<p>a</p>\n\n"),
     "pairs of tags": paragraphs("<b>a</b> "),
 }
-
-
-def read_and_write(text: str) -> None:
-    file = read_file(text.encode(), "md", "in")
-    pieces = [part if isinstance(part, str) else part.write(part.line, None) for part in file.document]
-    assert file.write(pieces).decode() == text
 
 
 @pytest.mark.parametrize("name", REFUSED)

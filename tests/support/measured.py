@@ -23,7 +23,8 @@ def measured(call: Callable[[], object], seconds: float = 20, *, method: Literal
     """Return what a call takes, within so many seconds of real time.
 
     It runs in another process, and the rise of its peak is due to the call. method: "fork" takes any call, and may wait
-    for ever for a thread of this process; "spawn" takes a call that can be pickled.
+    for ever for a thread of this process; "spawn" takes a call of a module that the other process can import, which a
+    file of tests is not: a call that it cannot unpickle waits for ever.
     """
     context = multiprocessing.get_context(method)
     results = context.SimpleQueue()
