@@ -1,9 +1,10 @@
-"""Transcription on a CPU compared with CTranslate2, the engine of faster-whisper: the same weights, sound and threads.
+r"""Transcription on a CPU compared with CTranslate2, the engine of faster-whisper: the same weights, sound and threads.
 
-    python benchmarks/whisper.py [--threads 1] [--rounds 5] [--tokens 100] [--sides SIDE...] [--processor-time]
+    python benchmarks/whisper.py [--size tiny] [--threads 1] [--rounds 5] [--tokens 100] [--sides SIDE...] \
+        [--processor-time]
 
-The weights are random, of the size of Whisper tiny: 4 layers of 384 on each side, 51,865 tokens. The sound is 30 s of
-noise, one window. Each side makes the features, encodes them, and writes 100 tokens by greedy search, without an end.
+The weights are random, of a size of Whisper, tiny, base or small, with 51,865 tokens. The sound is 30 s of noise, one
+window. Each side makes the features, encodes them, and writes 100 tokens by greedy search, without an end.
 Each side is a process that has loaded the weights and warmed up. The sides take turns, round by round.
 
 - CTranslate2: `ctranslate2.models.Whisper` with the folder that its converter makes, and the features of transduce.
@@ -33,6 +34,7 @@ SIDES = [*(f"transduce {name}" for name in PAIRS), "ctranslate2 float32", "ctran
 FIRST = ["endoftext", "startoftranscript", "en", "transcribe", "translate", "notimestamps"]
 END, N_WORDS, VOCABULARY = 50_257, 50_257, 51_865
 SECONDS, RATE = 30, 16_000
+SIZES = {"tiny": (384, 4), "base": (512, 6), "small": (768, 12)}  # (d_model, layers of each side); 64 a head
 
 Transcribe = Callable[[Any], list[int]]  # samples -> ids
 
@@ -77,7 +79,7 @@ def ctranslate2(precision: str, folder: Path, threads: int, n_tokens: int) -> Tr
     return transcribe
 
 
-def write_models(folder: Path, n_tokens: int) -> None:
+def write_models(folder: Path, size: str, n_tokens: int) -> None:
     """Write random weights in Hugging Face's form with a tokenizer of numbers, and in the form of CTranslate2."""
     import torch
     import transformers
@@ -92,9 +94,16 @@ def write_models(folder: Path, n_tokens: int) -> None:
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.ByteLevel(), decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(f"<|{name}|>", special=True) for name in FIRST])
     tokenizer.add_tokens([f"time{i}" for i in range(VOCABULARY - N_WORDS - len(FIRST))])
-    model = transformers.WhisperForConditionalGeneration(transformers.WhisperConfig())
-    with torch.no_grad():  # so that the tokens depend on their place
-        model.model.decoder.embed_positions.weight.mul_(20)
+    d_model, n_layers = SIZES[size]
+    sides = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in {"layers": n_layers, "attention_heads": d_model // 64, "ffn_dim": 4 * d_model}.items()
+    }
+    model = transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(d_model=d_model, **sides))
+    with torch.no_grad():
+        model.model.decoder.embed_positions.weight.mul_(20)  # so that the tokens depend on their place
+        model.model.decoder.embed_tokens.weight[END:] = 0  # so that each token is text
     ids = {f"<|{name}|>": END + i for i, name in enumerate(FIRST)}
     model.generation_config = transformers.GenerationConfig(
         eos_token_id=END,
@@ -152,6 +161,7 @@ def measure(args: argparse.Namespace, folder: Path) -> tuple[dict[str, list[floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, default=100)
@@ -161,7 +171,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "huggingface"
-        write_models(folder, args.tokens)
+        write_models(folder, args.size, args.tokens)
         seconds, ids = measure(args, folder)
     expected = ids.get("transduce fp32", ids[args.sides[0]])
     print("| seconds | median | least | most | equal |\n|---|---|---|---|---|")
@@ -178,7 +188,7 @@ def main() -> None:
             print(f"{name}: {ratios[name]:.2f} times as fast as CTranslate2")
     facts = {"processor": processor(), "cores": os.cpu_count(), "date": date.today().isoformat()}
     facts |= {"command": command_line(), "ratios": ratios, "seconds": seconds}
-    name = f"{args.threads} thread{'s'[: args.threads > 1]}, {args.tokens} tokens"
+    name = f"{args.size}, {args.threads} thread{'s'[: args.threads > 1]}, {args.tokens} tokens"
     write_results(args.out, {**read_results(args.out), name: facts})
 
 
