@@ -8,11 +8,12 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from transduce.config.kinds import start_of, task_class
+from transduce.config.kinds import TASKS, import_object
 from transduce.config.schema import Config, TrainConfig
 from transduce.config.validation import as_path, as_text_files
 from transduce.data.batches import Batch, Batches, Share, collate
@@ -46,7 +47,7 @@ from transduce.training.progress import TrainingProgress, format_scores, print_l
 from transduce.training.run import Run
 from transduce.training.signals import StopSignal
 from transduce.training.state import TrainingState, now
-from transduce.training.task import InspectingTask, RelativeTask, Task, translation_loss
+from transduce.training.task import InspectingTask, RelativeTask, Task, task_of, translation_loss
 from transduce.training.weights import set_weights, start_weights
 from transduce.translate import Translator, load
 
@@ -132,7 +133,7 @@ def fit(
 
 
 @distributed.process_group()
-def train(request: TrainRequest, task: Task | None = None) -> Path:
+def train(request: TrainRequest, task: Task[Any] | None = None) -> Path:
     """Train a model and return RUN/model, the folder of the model to use. task: None means the task of `train.task`.
 
     SIGINT, SIGTERM and SIGHUP finish the step, save, and return. A second SIGINT or SIGTERM ends the program at once,
@@ -142,7 +143,7 @@ def train(request: TrainRequest, task: Task | None = None) -> Path:
     request.check()
     with run_folder.exclusive(request.out):
         request = run_choices.complete(request, print_lines if distributed.is_leader() else lambda lines: None)
-        run, state = prepare(request, task or task_class(request.config.train.task)())
+        run, state = prepare(request, task or task_of(request.config.train.task))
         session(run, state, request.tracker)
     return run.out / "model"
 
@@ -170,7 +171,7 @@ def session(run: Run, state: TrainingState, tracker: TrackerName | None = None) 
 # ---- prepare -----------------------------------------------------------------------------------------------------
 
 
-def prepare(request: TrainRequest, task: Task) -> tuple[Run, TrainingState]:
+def prepare(request: TrainRequest, task: Task[Any]) -> tuple[Run, TrainingState]:
     """Read the texts and, to resume, the newest checkpoint. Return the run, and its state before the next step.
 
     Raises UserError, before it writes anything, if texts, model and run do not fit each other.
@@ -246,8 +247,8 @@ def model_to_start_from(request: TrainRequest) -> LoadedModel | None:
     """Return the model of --from, or the model that the task makes from it; None if there is none."""
     if request.start_from is None:
         return None
-    start = start_of(request.config.train.task)
-    return load_model(request.start_from) if start is None else start(request)
+    start = TASKS[request.config.train.task].start
+    return load_model(request.start_from) if start is None else import_object(start)(request)
 
 
 # ---- the loop ----------------------------------------------------------------------------------------------------

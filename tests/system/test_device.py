@@ -18,7 +18,6 @@ import transduce.family
 from transduce import ModelConfig, Sampling, SearchConfig, UserError
 from transduce.cli.main import app
 from transduce.cli.stream import Models, load_translator
-from transduce.config.kinds import task_class
 from transduce.config.overrides import with_value
 from transduce.config.recipes import configure
 from transduce.decoding.backends import Backend, fastest_precision
@@ -35,6 +34,7 @@ from transduce.training.gradients import Gradients
 from transduce.training.notices import slow_precision
 from transduce.training.run import Run
 from transduce.training.state import TrainingState
+from transduce.training.task import task_of
 from transduce.training.weights import weights
 
 
@@ -247,7 +247,7 @@ def test_a_gradient_takes_only_operations_that_mps_has(recipe: str) -> None:
     sizes = {"d_model": 32, "d_ff": 64, "n_layers": 2, "d_state": 4, "n_heads": 4, "vocab_size": 60}
     settings = [f"model.{name}={value}" for name, value in sizes.items() if hasattr(config.model, name)]
     config = with_value(configure(recipe, settings)[0], "train.precision", "fp32")
-    task = task_class(config.train.task)()
+    task = task_of(config.train.task)
     state = TrainingState(task.build(config), config.train, {"texts": {}})
     rows = [np.arange(5, 30), np.arange(8, 20)]
     batch = task.collate(rows, rows, np.array([0, 1]), (0, 0))

@@ -10,7 +10,7 @@ from support.little_memory import LittleMemory
 from support.small_encoders import WORDS
 from support.small_encoders import tokenizer_json as encoder_tokenizer
 
-from transduce.config.kinds import TASKS, task_class
+from transduce.config.kinds import TASKS
 from transduce.config.schema import Config, ModelConfig, SearchConfig
 from transduce.data.batches import collate
 from transduce.data.labels import TextAndLabels
@@ -19,7 +19,7 @@ from transduce.family.configs import BertClassifierConfig, BertConfig, GPT2Confi
 from transduce.model.build import build
 from transduce.train import TranslationTask
 from transduce.training.loss import label_smoothed_cross_entropy
-from transduce.training.task import translation_loss
+from transduce.training.task import task_of, translation_loss
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -86,7 +86,7 @@ MODELS: dict[str, Any] = {
 @pytest.mark.parametrize("task", [task for task in TASKS if task not in ("parsing", "ctc", "speech")])
 def test_an_evaluation_that_does_not_fit_into_memory_is_halved(task: str) -> None:
     lines, tokenizer = ["a b c", "b a", "c", "c c a b", "b b"], Tokenizer.learn(["a b c", "c b a"] * 4, vocab_size=270)
-    pairs, of_task = [(line, line) for line in lines], task_class(task)()
+    pairs, of_task = [(line, line) for line in lines], task_of(task)
     if task == "classes":
         tokenizer = TextAndLabels({"tokenizer.json": encoder_tokenizer().decode()}, ["x", "y"], len(WORDS))
         pairs = [(line, "xy"[i % 2]) for i, line in enumerate(lines)]

@@ -6,9 +6,12 @@ kind takes one line here; its configuration is a frozen dataclass with the prope
 
 import importlib
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from transduce.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class ModelSettings(Protocol):
@@ -147,17 +150,6 @@ TASKS = {
 }
 
 
-def task_class(task: str) -> Any:
-    """Return the class of a task, which takes no argument."""
-    return _import(TASKS[task].task_class)
-
-
-def start_of(task: str) -> Any:
-    """Return the function that makes the model to start from (see `TaskEntry.start`); None if the task has none."""
-    start = TASKS[task].start
-    return None if start is None else _import(start)
-
-
 def kinds_of(task: str) -> list[str]:
     """Return the kinds of model that can learn a task."""
     return [name for name, kind in KINDS.items() if task in kind.tasks]
@@ -170,12 +162,12 @@ def is_kind(kind: object) -> bool:
 
 def config_class(kind: str) -> Any:
     """Return the dataclass that configures models of `kind`. UserError if there is no such kind."""
-    return _import(_kind(kind).config_class)
+    return import_object(_kind(kind).config_class)
 
 
-def model_class(kind: str) -> Any:
+def model_class(kind: str) -> "type[nn.Module]":
     """Return the class of models of `kind`, which takes a configuration. UserError if there is no such kind."""
-    return _import(_kind(kind).model_class)
+    return import_object(_kind(kind).model_class)
 
 
 def unknown_kind(kind: object) -> str:
@@ -190,6 +182,7 @@ def _kind(kind: str) -> Kind:
     return KINDS[kind]
 
 
-def _import(path: str) -> Any:
+def import_object(path: str) -> Any:
+    """Return the class or the function of `path`, which is "module:name"."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)

@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,7 +73,7 @@ class Gradients:
     def __init__(
         self,
         model: nn.Module,
-        task: Task,
+        task: Task[Any],
         config: TrainConfig,
         device: torch.device,
         print_lines: Callable[[list[str]], None],

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transduce.config.schema import Config
 from transduce.data.batches import Batches
@@ -23,10 +23,11 @@ class Run:
 
     valid_pairs, valid_names: the validation text, and the names of its files: two, or one that holds all of it.
     old_pairs: validation text of the model that the run starts from, on which it should not become worse; may be empty.
+    models: the model of the last evaluation, for the next one.
     """
 
     out: Path
-    task: Task
+    task: Task[Any]
     config: Config
     tokenizer: TokenizerLike
     batches: Batches
@@ -36,7 +37,7 @@ class Run:
     old_pairs: Sequence[tuple[str, str]] = ()
     is_from_model: bool = False
     is_sharded: bool = False
-    models: list[Any] = field(default_factory=list[Any], repr=False)  # of the last evaluation, for the next one
+    models: list[nn.Module] = field(default_factory=list[nn.Module], repr=False)
 
     def evaluate(self, weights: dict[str, Tensor]) -> dict[str, float]:
         """Return the validation scores of a model with these weights; names on the old text begin with `OLD`.

@@ -9,12 +9,13 @@ task that they get as an argument, so another task needs no change in them.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from transduce.config.kinds import TASKS, import_object
 from transduce.config.schema import Config, TrainConfig
 from transduce.data.batches import Batch, Batches
 from transduce.data.vocabulary import TokenizerLike
@@ -22,8 +23,11 @@ from transduce.model.build import Model
 from transduce.model.transformer import mixed_precision
 from transduce.training.loss import projected_cross_entropy, projected_rdrop
 
+ModelType = TypeVar("ModelType", bound=nn.Module)
+Learner = TypeVar("Learner", bound=nn.Module, contravariant=True)
 
-class Task(Protocol):
+
+class Task(Protocol[Learner]):
     """The task that a model learns. An implementation keeps no state: its randomness depends only on the arguments."""
 
     def build(self, config: Config) -> nn.Module:
@@ -50,7 +54,7 @@ class Task(Protocol):
         """
         ...
 
-    def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
+    def loss(self, model: Learner, batch: Batch, config: TrainConfig) -> Tensor:
         """Return the loss (a scalar, in nats), summed over the real target tokens of `batch`.
 
         Its gradient trains the model, and its value is in the log.
@@ -58,7 +62,7 @@ class Task(Protocol):
         ...
 
     def evaluate(
-        self, model: Any, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
+        self, model: Learner, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
     ) -> dict[str, float]:
         """Return scores of `model` on validation pairs: "loss" per target token, and others, for which more is better.
 
@@ -71,21 +75,26 @@ class Task(Protocol):
         ...
 
 
-class RelativeTask:
+def task_of(name: str) -> Task[Any]:
+    """Return the task that `train.task` names."""
+    return import_object(TASKS[name].task_class)()
+
+
+class RelativeTask(Generic[ModelType]):
     """What a task also has whose loss compares the model with the model that the run starts from, `reference`.
 
     The reference is frozen and in evaluation mode, on the device of the model.
     """
 
-    reference: Any
+    reference: ModelType
 
 
-class InspectingTask(ABC):
+class InspectingTask(ABC, Generic[Learner]):
     """What a task also has that leaves pairs out, or whose data are not all in the texts."""
 
     @abstractmethod
     def inspect(
-        self, model: Any, batches: Batches, texts: Sequence[tuple[tuple[str, ...], Sequence[tuple[str, str]]]]
+        self, model: Learner, batches: Batches, texts: Sequence[tuple[tuple[str, ...], Sequence[tuple[str, str]]]]
     ) -> list[str]:
         """Return lines on the pairs that are left out. It is called before the training.
 
@@ -95,8 +104,18 @@ class InspectingTask(ABC):
         ...
 
 
+class Projecting(Protocol):
+    """A model whose layer `output` makes logits of states."""
+
+    @property
+    def output(self) -> nn.Linear:
+        """Return the layer."""
+        ...
+
+
+Projector = TypeVar("Projector", bound=Projecting)
 # model, batch -> the states (N,D) at the real target tokens, and these tokens (N,)
-Outputs = Callable[[Any, Batch], tuple[Tensor, Tensor]]
+Outputs = Callable[[Projector, Batch], tuple[Tensor, Tensor]]
 
 
 def translation_loss(
@@ -107,7 +126,12 @@ def translation_loss(
 
 
 def summed_loss(
-    outputs: Outputs, model: Any, batch: Batch, label_smoothing: float, precision: str = "fp32", rdrop: float = 0.0
+    outputs: Outputs[Projector],
+    model: Projector,
+    batch: Batch,
+    label_smoothing: float,
+    precision: str = "fp32",
+    rdrop: float = 0.0,
 ) -> Tensor:
     """Return the summed cross entropy of a batch (§5.4), a scalar; padding never reaches the softmax.
 

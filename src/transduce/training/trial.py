@@ -6,7 +6,6 @@ import time
 import numpy as np
 import torch
 
-from transduce.config.kinds import task_class
 from transduce.config.recipes.auto import Text, Trial
 from transduce.config.schema import Config
 from transduce.data.batches import Batch, collate
@@ -16,6 +15,7 @@ from transduce.model.transformer import parameter_count
 from transduce.training.gradients import Gradients, update
 from transduce.training.lora import freeze
 from transduce.training.optimizer import optimizer_of
+from transduce.training.task import task_of
 
 SECONDS = 2.0  # of a trial, after the first steps
 MOST_TOKENS = 4_000  # of a step of the trial on a CPU, on each side; the time of a longer one follows from it
@@ -33,7 +33,7 @@ def run_trial(config: Config, text: Text, n_valid: int) -> Trial:
     vocab_size = config.model.vocab_size or config.data.vocab_size
     output_size = config.model.tgt_vocab_size or vocab_size
     model_config = dataclasses.replace(config.model, vocab_size=vocab_size)
-    task = task_class(config.train.task)()
+    task = task_of(config.train.task)
     model = task.build(dataclasses.replace(config, model=model_config)).to(device)
     freeze(model, config.train)
     gradients = Gradients(model, task, config.train, device, lambda lines: None)

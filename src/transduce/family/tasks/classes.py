@@ -7,7 +7,6 @@ of the labels.
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from transduce.data.labels import label_of, problem_of
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.batched_search import by_length
 from transduce.errors import NotFiniteError, UserError
+from transduce.family.bert import BertClassifier
 from transduce.family.tasks.text_scores import check_lines
 from transduce.model.build import build
 from transduce.model.devices import in_float64
@@ -50,11 +50,11 @@ class ClassTask:
             if problem := problem_of(line) or unknown_label(label_of(line), labels):
                 raise UserError(f"{names[1]}:{number}: {problem}")
 
-    def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
+    def loss(self, model: BertClassifier, batch: Batch, config: TrainConfig) -> Tensor:
         return summed_loss(class_outputs, model, batch, config.label_smoothing, config.precision, config.rdrop)
 
     def evaluate(
-        self, model: Any, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
+        self, model: BertClassifier, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
     ) -> dict[str, float]:
         """Return the loss of a label, the percentage of right labels, and macro F1 in percent.
 
@@ -76,7 +76,7 @@ class ClassTask:
         }
 
     @torch.inference_mode()
-    def _log_probs(self, model: Any, rows: list[np.ndarray], truth: np.ndarray) -> np.ndarray:
+    def _log_probs(self, model: BertClassifier, rows: list[np.ndarray], truth: np.ndarray) -> np.ndarray:
         """Return the log-probability of each class for each row of ids, float64 (N,C)."""
         device = model.output.weight.device
         log_probs = np.empty((len(rows), model.output.out_features))
@@ -108,8 +108,9 @@ def unknown_label(label: str, labels: Sequence[str]) -> str | None:
     )
 
 
-def class_outputs(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def class_outputs(model: BertClassifier, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the pooled states (N,D), as `model.output` takes them, and the numbers of the labels (N,)."""
+    assert model.pooler is not None and model.classifier is not None
     pooled = model.pooler(model.encoder(batch.src, batch.src_mask))
     return batch.real(model.classifier.dropout(pooled)[:, None])
 

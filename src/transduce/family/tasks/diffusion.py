@@ -9,7 +9,6 @@ A line is a row. What is masked depends only on the seed, the epoch and the numb
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from transduce.config.schema import Config, TrainConfig
 from transduce.data.batches import Batch
 from transduce.data.vocabulary import TokenizerLike
-from transduce.family.llada import weights_by_count
+from transduce.family.llada import Llada, weights_by_count
 from transduce.family.tasks.diffusion_bound import SAMPLES, masked_batch, score_bound, summed_bound
 from transduce.family.tasks.text_scores import check_lines
 from transduce.model.build import build
@@ -51,12 +50,12 @@ class DiffusionTask:
     ) -> None:
         check_lines([line for line, _ in pairs], tokenizer, longest - 1, names[0])  # both BOS and EOS are inputs
 
-    def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
+    def loss(self, model: Llada, batch: Batch, config: TrainConfig) -> Tensor:
         with mixed_precision(config.precision, batch.src.device):
             return summed_bound(model, batch, config.label_smoothing)
 
     def evaluate(
-        self, model: Any, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
+        self, model: Llada, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
     ) -> dict[str, float]:
         """Return upper bounds of the scores of a language model, each estimated with `SAMPLES` masks of each line."""
         scores = asdict(score_bound(model, tokenizer, [line for line, _ in pairs]))

@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from transduce.decoding.segmentation import encode_lines
 from transduce.errors import NotFiniteError, UserError
 from transduce.family.inference.model_folder import MASK
 from transduce.family.inference.text_filler import TextFiller
-from transduce.family.llada import weights_of_count
+from transduce.family.llada import Llada, weights_of_count
 from transduce.family.tasks.text_scores import TextScores, encoded_text, scores_of
 from transduce.model.devices import in_float64
 from transduce.training.loss import projected_cross_entropy, token_log_probs
@@ -47,23 +46,22 @@ def masked_batch(rows: Sequence[np.ndarray], weights: Sequence[np.ndarray], numb
     return Batch(src, src_mask, padded, truth, is_real, indices_of(padded > 0), numbers)
 
 
-def masked_outputs(model: Any, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+def masked_outputs(model: Llada, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """Return the states (N,D) at the masked tokens, these tokens (N,), and their weights (N,)."""
     hidden, truth = batch.real(model.states(batch.src, batch.src_mask)[:, 1:])  # BOS is no token of the line
     return hidden, truth, batch.tgt_in.flatten()[batch.tgt_indices]
 
 
-def length_nats(model: Any, batch: Batch) -> Tensor:
+def length_nats(model: Llada, batch: Batch) -> Tensor:
     """Return the sum of -log p of the numbers of tokens of the lines, a scalar: what EOS costs in a decoder."""
     lengths = batch.tgt_mask.sum(dim=1) - 1
     return -model.length_log_probs(lengths.clamp(min=1)).where(lengths > 0, 0).sum()
 
 
-def summed_bound(model: Any, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+def summed_bound(model: Llada, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
     """Return the estimated bound summed over the lines of a batch, a scalar in nats, with a gradient."""
     hidden, truth, weights = masked_outputs(model, batch)
-    projection: Tensor = model.output.weight
-    loss = projected_cross_entropy(hidden, projection, truth, label_smoothing, weights=weights)
+    loss = projected_cross_entropy(hidden, model.output.weight, truth, label_smoothing, weights=weights)
     return loss + length_nats(model, batch)
 
 
@@ -78,7 +76,7 @@ class BoundScores(TextScores):
         return f"{super().__str__()}\n\nupper bounds, estimated with {self.samples} masks of each line"
 
 
-def score_bound(model: Any, tokenizer: TokenizerLike, lines: Sequence[str], samples: int = SAMPLES) -> BoundScores:
+def score_bound(model: Llada, tokenizer: TokenizerLike, lines: Sequence[str], samples: int = SAMPLES) -> BoundScores:
     """Return upper bounds of the scores of a model, on lines that `check_lines` accepts, as `bound_of_rows` does."""
     texts = [line for line in lines if not is_blank(line)]
     return bound_of_rows(model, [ids or [] for ids in encode_lines(texts, tokenizer)], texts, samples)
@@ -98,7 +96,7 @@ def evaluate_bound(model: TextFiller, path: Path) -> BoundScores:
 
 @torch.inference_mode()
 def bound_of_rows(
-    model: Any, tokens: Sequence[Sequence[int]], texts: Sequence[str], samples: int = SAMPLES
+    model: Llada, tokens: Sequence[Sequence[int]], texts: Sequence[str], samples: int = SAMPLES
 ) -> BoundScores:
     """Return upper bounds of the scores of `model`, in evaluation mode, on texts and their tokens.
 

@@ -7,7 +7,6 @@ loss for their balance is added to the loss of the tokens.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from transduce.data.batches import Batch, collate
 from transduce.data.vocabulary import TokenizerLike
 from transduce.family.experts import router_loss, routings
 from transduce.family.tasks.text_scores import check_lines, score_lines
+from transduce.family.text_model import TextModel
 from transduce.model.build import build
 from transduce.training.progress import format_scores
 from transduce.training.task import summed_loss
@@ -41,7 +41,7 @@ class LanguageModelTask:
     ) -> None:
         check_lines([line for line, _ in pairs], tokenizer, longest, names[0])
 
-    def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
+    def loss(self, model: TextModel, batch: Batch, config: TrainConfig) -> Tensor:
         loss = summed_loss(next_token_outputs, model, batch, config.label_smoothing, config.precision, config.rdrop)
         if layers := routings(model):
             balance = router_loss(layers) * batch.tgt_mask.sum()
@@ -49,7 +49,7 @@ class LanguageModelTask:
         return loss
 
     def evaluate(
-        self, model: Any, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
+        self, model: TextModel, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
     ) -> dict[str, float]:
         scores = score_lines(model, tokenizer, [line for line, _ in pairs])
         return {
@@ -63,6 +63,6 @@ class LanguageModelTask:
         return format_scores(scores)
 
 
-def next_token_outputs(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def next_token_outputs(model: TextModel, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the states (N,D) before the real tokens of a batch, and these tokens (N,)."""
-    return batch.real(model.states(batch.tgt_in)[0])
+    return batch.real(model.states(batch.tgt_in, model.no_past)[0])

@@ -9,7 +9,6 @@ by tokens of the line, and 10 % stay. Each epoch chooses others (Liu et al. 2019
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from transduce.config.schema import Config, TrainConfig
 from transduce.data.batches import Batch, indices_of, pad
 from transduce.data.vocabulary import BOS, EOS, TokenizerLike
+from transduce.family.bert import Bert
 from transduce.family.inference.model_folder import MASK
 from transduce.family.tasks.text_scores import check_lines
 from transduce.family.tasks.token_scores import score_tokens
@@ -54,11 +54,11 @@ class MaskedWordsTask:
     ) -> None:
         check_lines([line for line, _ in pairs], tokenizer, longest - 1, names[0])  # both BOS and EOS are inputs
 
-    def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
+    def loss(self, model: Bert, batch: Batch, config: TrainConfig) -> Tensor:
         return summed_loss(masked_outputs, model, batch, config.label_smoothing, config.precision, config.rdrop)
 
     def evaluate(
-        self, model: Any, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
+        self, model: Bert, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
     ) -> dict[str, float]:
         """Return loss and perplexity of a masked token, and the percentage that the model predicts right.
 
@@ -81,9 +81,10 @@ def masked(ids: np.ndarray, generator: np.random.Generator) -> tuple[np.ndarray,
     return inputs, places
 
 
-def masked_outputs(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def masked_outputs(model: Bert, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the states (N,D) at the tokens to predict, as `model.output` takes them, and these tokens (N,)."""
     states = model.encoder(batch.src, batch.src_mask)
     places = batch.tgt_in[..., None].expand(-1, -1, states.size(-1))
     hidden, truth = batch.real(states.gather(1, places))
+    assert model.words is not None
     return model.words.states(hidden), truth

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -34,6 +34,7 @@ from transduce.errors import NotFiniteError, UserError
 from transduce.family.configs import GPT2Config, RewardConfig, sizes_of
 from transduce.family.reward import RewardModel
 from transduce.family.tasks.text_scores import check_lines
+from transduce.family.text_model import TextModel
 from transduce.model.build import build
 from transduce.model.devices import in_float64
 from transduce.model.transformer import mixed_precision
@@ -44,9 +45,10 @@ from transduce.training.progress import format_scores
 from transduce.training.task import InspectingTask, RelativeTask
 
 Pairs = Sequence[tuple[str, str]]
+Judge = TypeVar("Judge", TextModel, RewardModel, contravariant=True)
 
 
-class PairTask(InspectingTask):
+class PairTask(InspectingTask[Judge]):
     """A model says of two texts by how much the first one is better: their margin."""
 
     def build(self, config: Config) -> nn.Module:
@@ -72,7 +74,7 @@ class PairTask(InspectingTask):
         if not any(map(_is_whole, pairs)):
             raise UserError(f"{names[0]}: expected a pair without a blank text; give pairs to evaluate on")
 
-    def inspect(self, model: Any, batches: Batches, texts: Sequence[tuple[tuple[str, ...], Pairs]]) -> list[str]:
+    def inspect(self, model: Judge, batches: Batches, texts: Sequence[tuple[tuple[str, ...], Pairs]]) -> list[str]:
         """Return a line for each validation text with blank lines (see `training.task.InspectingTask`)."""
         counts = [(names, len(pairs), sum(not _is_whole(pair) for pair in pairs)) for names, pairs in texts]
         return [
@@ -82,11 +84,11 @@ class PairTask(InspectingTask):
         ]
 
     @abstractmethod
-    def margins(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
+    def margins(self, model: Judge, batch: Batch, config: TrainConfig) -> Tensor:
         """Return the margin of each pair, (B,)."""
 
     @torch.inference_mode()
-    def evaluate(self, model: Any, config: Config, tokenizer: TokenizerLike, pairs: Pairs) -> dict[str, float]:
+    def evaluate(self, model: Judge, config: Config, tokenizer: TokenizerLike, pairs: Pairs) -> dict[str, float]:
         """Return the loss of a pair, and the percentage of pairs with a margin above 0. Of a margin of 0, half counts.
 
         Pairs with a blank text do not count.
@@ -110,27 +112,27 @@ class PairTask(InspectingTask):
         return f"{format_scores(scores)} of the pairs"
 
 
-class RewardTask(PairTask):
+class RewardTask(PairTask[RewardModel]):
     """The model gives the chosen text the higher reward."""
 
-    def margins(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
+    def margins(self, model: RewardModel, batch: Batch, config: TrainConfig) -> Tensor:
         ids, mask = texts_of(batch)
         chosen, rejected = model(ids[:, :-1], mask.sum(1) - 1).float().chunk(2)  # the end of a text has no reward
         return chosen - rejected
 
-    def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
+    def loss(self, model: RewardModel, batch: Batch, config: TrainConfig) -> Tensor:
         with mixed_precision(config.precision, batch.src.device):
             return pair_loss(self.margins(model, batch, config), batch)
 
 
-class PreferenceTask(PairTask, RelativeTask):
+class PreferenceTask(PairTask[TextModel], RelativeTask[TextModel]):
     """The model raises the chosen text above the rejected one, compared with the model that the run starts from."""
 
-    def margins(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
+    def margins(self, model: TextModel, batch: Batch, config: TrainConfig) -> Tensor:
         ids, mask = texts_of(batch)
-        return self._margins(model, model.states(ids[:, :-1])[0], ids, mask, config.dpo_beta)
+        return self._margins(model, model.states(ids[:, :-1], model.no_past)[0], ids, mask, config.dpo_beta)
 
-    def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
+    def loss(self, model: TextModel, batch: Batch, config: TrainConfig) -> Tensor:
         """Return the summed loss. Its gradient is the gradient of a cross entropy, in which a token has a factor.
 
         The factor of the tokens of a pair is beta sigma(-m), for the rejected text with a minus sign (Rafailov et al.
@@ -138,7 +140,7 @@ class PreferenceTask(PairTask, RelativeTask):
         """
         ids, mask = texts_of(batch)
         with mixed_precision(config.precision, ids.device):
-            states = model.states(ids[:, :-1])[0]
+            states = model.states(ids[:, :-1], model.no_past)[0]
             margins = self._margins(model, states, ids, mask, config.dpo_beta)
             factors = config.dpo_beta * torch.sigmoid(-margins) * batch.tgt_mask[:, 0]
             weights = torch.cat([factors, -factors])[:, None] * mask[:, 1:]
@@ -146,10 +148,10 @@ class PreferenceTask(PairTask, RelativeTask):
             slope = projected_cross_entropy(rows, output.weight, truth, bias=output.bias, weights=weights.flatten())
         return pair_loss(margins, batch) + (slope - slope.detach())
 
-    def _margins(self, model: Any, states: Tensor, ids: Tensor, mask: Tensor, beta: float) -> Tensor:
+    def _margins(self, model: TextModel, states: Tensor, ids: Tensor, mask: Tensor, beta: float) -> Tensor:
         """Return the margins (B,), without a gradient. states: of the model, at all ids but the last."""
         with torch.no_grad():
-            start = log_probs(self.reference, self.reference.states(ids[:, :-1])[0], ids, mask)
+            start = log_probs(self.reference, self.reference.states(ids[:, :-1], model.no_past)[0], ids, mask)
         chosen, rejected = (log_probs(model, states, ids, mask) - start).chunk(2)
         return beta * (chosen - rejected)
 
@@ -169,7 +171,7 @@ def texts_of(batch: Batch) -> tuple[Tensor, Tensor]:
     return batch.src.repeat(2, 1).gather(1, places), columns < lengths
 
 
-def log_probs(model: Any, states: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+def log_probs(model: TextModel, states: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
     """Return the log-probability of each text, (N,), without a gradient. states (N,T-1,D): at all ids but the last."""
     truth, output = ids[:, 1:], model.output
     of_tokens = token_log_probs(states.flatten(0, 1), output.weight, truth.flatten(), output.bias)

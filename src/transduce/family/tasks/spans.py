@@ -8,7 +8,6 @@ does not depend on the size of the vocabulary.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -19,6 +18,7 @@ from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.family.configs import SENTINELS
 from transduce.family.inference.model_folder import START
 from transduce.family.span_corruption import DENSITY, MEAN_SPAN, corrupted
+from transduce.family.t5 import T5
 from transduce.family.tasks.text_scores import check_lines
 from transduce.family.tasks.token_scores import score_tokens
 from transduce.model.build import build
@@ -49,11 +49,11 @@ class SpanTask:
     ) -> None:
         check_lines([line for line, _ in pairs], tokenizer, longest, names[0])
 
-    def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
+    def loss(self, model: T5, batch: Batch, config: TrainConfig) -> Tensor:
         return summed_loss(span_outputs, model, batch, config.label_smoothing, config.precision, config.rdrop)
 
     def evaluate(
-        self, model: Any, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
+        self, model: T5, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
     ) -> dict[str, float]:
         """Return loss and perplexity of a token of a target, and the percentage that the model predicts right.
 
@@ -73,7 +73,7 @@ def corrupted_line(ids: np.ndarray, generator: np.random.Generator) -> tuple[np.
     return np.array(source), np.array(target)
 
 
-def span_outputs(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def span_outputs(model: T5, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the states (N,D) at the real target tokens, as `model.output` takes them, and these tokens (N,)."""
     n = model.embedding.num_embeddings
     memory = model.encode(batch.src % n, batch.src_mask)

@@ -9,7 +9,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -32,7 +32,8 @@ from transduce.family.sound.ctc import ctc_losses, frames_needed
 from transduce.family.sound.ctc import greedy as text_of_path
 from transduce.family.sound.log_mel import RATE, STEP, log_mel
 from transduce.family.sound.sound_file import read_sound, sound_length
-from transduce.family.sound.wav2vec2 import normalised
+from transduce.family.sound.wav2vec2 import Wav2Vec2, normalised
+from transduce.family.sound.whisper import Whisper
 from transduce.model.build import build
 from transduce.model.devices import in_float64
 from transduce.model.transformer import mixed_precision
@@ -45,7 +46,10 @@ READ = 10_000  # training pairs whose ids are in memory at a time
 EVALUATED = 16  # pairs of a batch of the validation
 
 
-class SoundTask(InspectingTask):
+Listener = TypeVar("Listener", Wav2Vec2, Whisper, contravariant=True)
+
+
+class SoundTask(InspectingTask[Listener]):
     """The part of a task that all models of sound share."""
 
     def build(self, config: Config) -> nn.Module:
@@ -79,7 +83,7 @@ class SoundTask(InspectingTask):
                 raise UserError(f"{names[-1]}:{number}: {expected}; leave this line out of both files")
 
     def inspect(
-        self, model: Any, batches: Batches, texts: Sequence[tuple[tuple[str, ...], Sequence[tuple[str, str]]]]
+        self, model: Listener, batches: Batches, texts: Sequence[tuple[tuple[str, ...], Sequence[tuple[str, str]]]]
     ) -> list[str]:
         """Read the validation sounds, and the lengths of the training sounds (see `training.task.InspectingTask`)."""
         for names, pairs in texts:
@@ -103,7 +107,7 @@ class SoundTask(InspectingTask):
             )
         return [f"training skips {len(skipped):,} pairs with too few frames for the text: {where}"] if skipped else []
 
-    def _skipped(self, model: Any, batches: Batches, pairs: np.ndarray) -> list[int]:
+    def _skipped(self, model: Listener, batches: Batches, pairs: np.ndarray) -> list[int]:
         """Return those of some training pairs that the loss skips. Raises UserError for a sound that cannot be used."""
         skipped = list[int]()
         for pair, src, tgt in zip(pairs.tolist(), *batches.store.read(pairs), strict=True):
@@ -117,17 +121,17 @@ class SoundTask(InspectingTask):
                 skipped.append(pair)
         return skipped
 
-    def check_length(self, model: Any, path: str, n_samples: int) -> None:
+    def check_length(self, model: Listener, path: str, n_samples: int) -> None:
         """Raise UserError for a sound that is too short or too long for the model."""
         check_shortest(path, n_samples)
 
-    def shortage(self, model: Any, n_samples: int, ids: Sequence[int]) -> str:
+    def shortage(self, model: Listener, n_samples: int, ids: Sequence[int]) -> str:
         """Return by how much a sound is too short for the tokens of its text; empty if it is not."""
         return ""
 
     @torch.inference_mode()
     def evaluate(
-        self, model: Any, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
+        self, model: Listener, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
     ) -> dict[str, float]:
         """Return the loss of a token without label smoothing, and the scores of the most likely texts."""
         plain = dataclasses.replace(config.train, label_smoothing=0.0, rdrop=0.0)
@@ -144,11 +148,11 @@ class SoundTask(InspectingTask):
         return {"loss": round(nats / count, 5), **self.scores(outputs, [text for _, text in pairs])}
 
     @abstractmethod
-    def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
+    def loss(self, model: Listener, batch: Batch, config: TrainConfig) -> Tensor:
         """Return the summed loss of a batch (see `training.task.Task`)."""
 
     @abstractmethod
-    def ids(self, model: Any, batch: Batch) -> list[list[int]]:
+    def ids(self, model: Listener, batch: Batch) -> list[list[int]]:
         """Return the ids of a likely text of each sound of a batch."""
 
     def scores(self, outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
@@ -156,10 +160,10 @@ class SoundTask(InspectingTask):
         return {"word_errors": round(word_error_rate(outputs, references), 2)}
 
 
-class CTCTask(SoundTask):
+class CTCTask(SoundTask[Wav2Vec2]):
     """An encoder learns the text of a sound by CTC. The loss skips a text that needs more frames than its sound has."""
 
-    def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
+    def loss(self, model: Wav2Vec2, batch: Batch, config: TrainConfig) -> Tensor:
         with mixed_precision(config.precision, batch.src.device):
             logits = model(normalised(batch.src, batch.src_mask), batch.src_mask)
         n_targets = batch.tgt_mask.sum(1) - 1  # without EOS; -1 in the empty batch of a rank without pairs
@@ -167,12 +171,12 @@ class CTCTask(SoundTask):
         counts = (n_targets >= 0) & (frames_needed(batch.tgt_out, n_targets) <= n_frames)
         return ctc_losses(logits, n_frames, batch.tgt_out, n_targets.where(counts, 0))[counts].sum()
 
-    def shortage(self, model: Any, n_samples: int, ids: Sequence[int]) -> str:
+    def shortage(self, model: Wav2Vec2, n_samples: int, ids: Sequence[int]) -> str:
         n_frames = int(model.n_frames(torch.tensor(n_samples)))
         needed = int(frames_needed(torch.tensor([ids]), torch.tensor([len(ids)])))
         return "" if needed <= n_frames else f"expected a text for {n_frames} frames, but it needs {needed}"
 
-    def ids(self, model: Any, batch: Batch) -> list[list[int]]:
+    def ids(self, model: Wav2Vec2, batch: Batch) -> list[list[int]]:
         logits = model(normalised(batch.src, batch.src_mask), batch.src_mask).float().log_softmax(dim=-1).cpu().numpy()
         n_frames = model.n_frames(batch.src_mask.sum(1)).tolist()
         return [text_of_path(rows[:n]) for rows, n in zip(logits, n_frames, strict=True)]
@@ -181,17 +185,17 @@ class CTCTask(SoundTask):
         return f"{format_scores(scores)} of the most likely path"
 
 
-class SpeechTask(SoundTask):
+class SpeechTask(SoundTask[Whisper]):
     """An encoder-decoder learns the text of a sound, or its translation."""
 
-    def check_length(self, model: Any, path: str, n_samples: int) -> None:
+    def check_length(self, model: Whisper, path: str, n_samples: int) -> None:
         super().check_length(model, path, n_samples)
         check_longest(printable(path), model.config.max_frames, n_samples)
 
-    def loss(self, model: Any, batch: Batch, config: TrainConfig) -> Tensor:
+    def loss(self, model: Whisper, batch: Batch, config: TrainConfig) -> Tensor:
         return summed_loss(outputs, model, batch, config.label_smoothing, config.precision, config.rdrop)
 
-    def ids(self, model: Any, batch: Batch) -> list[list[int]]:
+    def ids(self, model: Whisper, batch: Batch) -> list[list[int]]:
         decoder = Decoder(model.decode_step, model.output.weight.device, lambda logits: logits.log_softmax(dim=-1))
         most = [2 * batch.tgt_mask.size(1)] * len(batch.pairs)  # a longer text has at least as many errors as words
         request = Request(search=SearchConfig(beam_size=1), max_lengths=most, bos=BOS, eos=EOS)
@@ -204,12 +208,12 @@ class SpeechTask(SoundTask):
         return f"{format_scores(scores)} by greedy search"
 
 
-def outputs(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+def outputs(model: Whisper, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the decoder's outputs (N,D) at the real target tokens, and these tokens (N,)."""
     return batch.real(model.decode(batch.tgt_in, *encode_sounds(model, batch.src)))
 
 
-def encode_sounds(model: Any, samples: Tensor) -> tuple[Tensor, Tensor]:
+def encode_sounds(model: Whisper, samples: Tensor) -> tuple[Tensor, Tensor]:
     """Return what the encoder of a Whisper makes of sounds (B,S), and its mask. Silence fills each up to the window.
 
     Raises UserError for a sound that is longer than the window.

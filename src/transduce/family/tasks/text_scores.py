@@ -10,7 +10,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from transduce.family.inference.application import Application
 from transduce.family.inference.language_model import LanguageModel
 from transduce.family.inference.text_generator import ids_of
 from transduce.family.inference.tokenizer import encode_texts, tokenizer_of
+from transduce.family.text_model import TextModel
 from transduce.model.devices import in_float64
 from transduce.training.loss import token_log_probs
 
@@ -71,7 +71,7 @@ def check_lines(lines: Sequence[str], tokenizer: TokenizerLike, longest: int, na
             raise UserError(f"{name}:{number}: {problem}")
 
 
-def score_lines(model: Any, tokenizer: TokenizerLike, lines: Sequence[str]) -> TextScores:
+def score_lines(model: TextModel, tokenizer: TokenizerLike, lines: Sequence[str]) -> TextScores:
     """Return the scores of a model with the tokenizer of its training, on lines that `check_lines` accepts."""
     texts = [line for line in lines if not is_blank(line)]
     return score_rows(model, [[BOS, *(ids or ()), EOS] for ids in encode_lines(texts, tokenizer)], texts)
@@ -115,7 +115,7 @@ def encoded_text(model: Application, path: Path, longest: int) -> tuple[list[lis
 
 
 @torch.inference_mode()
-def score_rows(model: Any, rows: Sequence[Sequence[int]], texts: Sequence[str]) -> TextScores:
+def score_rows(model: TextModel, rows: Sequence[Sequence[int]], texts: Sequence[str]) -> TextScores:
     """Return the scores of `model`, in evaluation mode, on texts and their tokens, of which the first is only read.
 
     On a CPU, the score of a row does not depend on the other rows. Raises NotFiniteError if a log-probability is not
@@ -127,7 +127,7 @@ def score_rows(model: Any, rows: Sequence[Sequence[int]], texts: Sequence[str]) 
     def nats_of(members: Sequence[int]) -> float:
         ids, mask = pad([arrays[i][:-1] for i in members])
         truth, _ = pad([arrays[i][1:] for i in members])
-        states = model.states(ids.to(device))[0].flatten(0, 1)
+        states = model.states(ids.to(device), model.no_past)[0].flatten(0, 1)
         real = indices_of(mask)
         log_probs = token_log_probs(states[real.to(device)], model.output.weight, truth.take(real).to(device))
         return -in_float64(log_probs).sum().item()

@@ -4,12 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-from transduce.config.kinds import task_class
 from transduce.console import printable
 from transduce.data.batches import Collate
 from transduce.data.text import empty, is_blank, read_lines
@@ -21,7 +19,7 @@ from transduce.evaluate import perplexity
 from transduce.model import devices
 from transduce.model.devices import in_float64
 from transduce.storage.model_folder import LoadedModel
-from transduce.training.task import Outputs
+from transduce.training.task import Outputs, Projector, task_of
 
 RESTORING_TASKS = ("masked_words", "spans")
 
@@ -52,7 +50,7 @@ def evaluate_restored(loaded: LoadedModel, path: Path) -> TokenScores:
 
     Raises UserError for a line that is longer than the model takes, and for a text that has only blank lines.
     """
-    task, lines = task_class(loaded.config.train.task)(), list(read_lines(path))
+    task, lines = task_of(loaded.config.train.task), list(read_lines(path))
     if not lines:
         raise empty(printable(path), printable(path))
     pairs, longest = [(line, line) for line in lines], most_tokens(loaded.config.model.max_positions)
@@ -63,7 +61,7 @@ def evaluate_restored(loaded: LoadedModel, path: Path) -> TokenScores:
 
 @torch.inference_mode()
 def score_tokens(
-    model: Any, outputs: Outputs, collate: Collate, tokenizer: TokenizerLike, lines: Sequence[str]
+    model: Projector, outputs: Outputs[Projector], collate: Collate, tokenizer: TokenizerLike, lines: Sequence[str]
 ) -> dict[str, float]:
     """Return loss and perplexity of a token to restore, and the percentage that the model predicts right.
 
