@@ -31,12 +31,13 @@ from transduce.decoding.hypothesis import Alignment, Attended, Outputs, Scored, 
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
 from transduce.decoding.phrases.placeholders import kept_lines, with_placeholders
 from transduce.decoding.phrases.segment_constraints import (
+    UNCONSTRAINED,
     ConstraintLike,
     SegmentConstraints,
     check_search,
+    constrained_segments,
     line_constraints,
     search_constraint,
-    stays_whole,
 )
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.running_translation import RunningTranslation
@@ -149,15 +150,18 @@ class Translator:
             return self._keep_placeholders(lines, options, Terms.of(terms), more)
         check_number("first_number", first_number)
         lines = with_tag(lines, options.tag, self.tokenizer)
-        of_lines = line_constraints(len(lines), constraints, prefixes)
-        texts = [self.tokenizer.split_tag(line)[1] for line in lines]
-        whole = {i for i, text in enumerate(texts) if stays_whole(text, of_lines[i], options)}
-        segments, problems = segments_of(lines, self.tokenizer, self.config.data, options, whole)
-        of_segments = SegmentConstraints.of(lines, segments, of_lines, Terms.of(terms), self.tokenizer)
+        of_segments, constraint = UNCONSTRAINED, None
+        if constraints is None and prefixes is None and terms is None:
+            segments, problems = segments_of(lines, self.tokenizer, self.config.data, options)
+        else:
+            of_lines = line_constraints(len(lines), constraints, prefixes)
+            given = (self.tokenizer, self.config.data, options, of_lines, Terms.of(terms))
+            segments, problems, of_segments = constrained_segments(lines, *given)
         if of_segments.phrases:
             check_search(options, settings)
         segments = in_small_letters(segments, self.tokenizer, options, of_segments.segments)
-        constraint = self._constraint(segments, of_segments, settings, first_number)
+        if of_segments.segments:
+            constraint = self._constraint(segments, of_segments, settings, first_number)
         sources, backend = [segment.ids for segment in segments], self._backend_of(options)
         if options.draws is None:
             search = partial(search_all, backend, n_best=options.n_candidates)
@@ -175,7 +179,9 @@ class Translator:
                 lines, segments, hypotheses, self.tokenizer, self._alignment_weights, options.tag
             )
         translations = translations_of(lines, segments, hypotheses, problems, self.tokenizer, of_segments.phrases)
-        return with_confidence(self.calibration, texts, translations)
+        if self.calibration is None:
+            return translations
+        return with_confidence(self.calibration, [self.tokenizer.split_tag(line)[1] for line in lines], translations)
 
     def _keep_placeholders(
         self, lines: Sequence[str], options: DecodingOptions, terms: Terms, more: Mapping[str, Any]

@@ -18,7 +18,7 @@ from transduce.decoding.cpu_cache import CpuCache
 from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_graphs
-from transduce.decoding.decoder import Decoder, EnsembleState, ensemble, send
+from transduce.decoding.decoder import Decoder, EnsembleState, ensemble
 from transduce.decoding.hypothesis import Request
 from transduce.errors import UserError
 from transduce.model.build import Model
@@ -54,7 +54,7 @@ class Backend(SearchBackend):
         constraint: of the search, which a `ShortlistBackend` must know.
         """
         rows = [np.asarray(source, dtype=np.int64) for source in sources]
-        src, src_mask = (send(x, self.decoder.device) for x in pad(rows, last=EOS))
+        src, src_mask = (x.to(self.decoder.device, non_blocking=True) for x in pad(rows, last=EOS))
         states = [model.start(model.encode(src, src_mask), src_mask) for model in self.models]
         return EnsembleState(states) if len(states) > 1 else states[0]
 

@@ -79,14 +79,12 @@ class Calibration:
 
 
 def with_confidence(
-    calibration: Calibration | None, sources: Sequence[str], translations: list[Translation]
+    calibration: Calibration, sources: Sequence[str], translations: list[Translation]
 ) -> list[Translation]:
-    """Return the translations, and their alternatives, with their confidence; without a calibration as they are.
+    """Return the translations, and their alternatives, with their confidence.
 
     sources: the lines without their tags.
     """
-    if calibration is None:
-        return translations
     confident = []
     for source, translation in zip(sources, translations, strict=True):
         best, *others = (_confident(calibration, source, each) for each in (translation, *translation.alternatives))

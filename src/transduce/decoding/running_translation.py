@@ -19,16 +19,14 @@ from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.placeholders import KeptLine, kept_lines, with_placeholders
 from transduce.decoding.phrases.segment_constraints import (
     FREE,
-    SegmentConstraints,
     check_search,
+    constrained_segments,
     search_constraint,
-    stays_whole,
 )
 from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.decoding.running_search import Job, Key, RunningSearch
-from transduce.decoding.segmentation import Segment, in_small_letters, segments_of, with_tag
+from transduce.decoding.segmentation import Segment, in_small_letters, with_tag
 from transduce.decoding.translations import (
-    NO_PHRASES,
     is_loop,
     marked,
     nearest_first,
@@ -123,18 +121,15 @@ class RunningTranslation(Generic[Key]):
             (text,), (kept,) = kept_lines([text], self.tokenizer, self.config.data)
             terms = with_placeholders(terms, [kept])
         (text,) = with_tag([text], options.tag, self.tokenizer)
-        whole = [0] if stays_whole(self.tokenizer.split_tag(text)[1], constraint, options) else []
-        segments, problems = segments_of([text], self.tokenizer, self.config.data, options, whole)
-        constraints, phrases = list[Constraint | None]([None] * len(segments)), NO_PHRASES
-        if constraint or terms:
-            of_segments = SegmentConstraints.of([text], segments, [constraint], terms, self.tokenizer)
-            if of_segments.phrases:
-                check_search(options, settings)
-            pairs = zip(segments, of_segments.segments, strict=True)
-            constraints = [self._constraint(segment, of_segment, settings) for segment, of_segment in pairs]
-            phrases = of_segments.phrases
+        given = (self.tokenizer, self.config.data, options, [constraint], terms)
+        segments, problems, of_segments = constrained_segments([text], *given)
+        if of_segments.phrases:
+            check_search(options, settings)
+        constraints = list[Constraint | None]([None] * len(segments))
+        for i, of_segment in enumerate(of_segments.segments):
+            constraints[i] = self._constraint(segments[i], of_segment, settings)
         segments = in_small_letters(segments, self.tokenizer, options, constraints)
-        waiting = deque(range(len(segments)))
+        waiting, phrases = deque(range(len(segments))), of_segments.phrases
         self.lines[key] = _Line(text, options, settings, segments, problems, constraints, phrases, kept, waiting)
         self.beam_size = settings.beam_size
 
@@ -214,7 +209,10 @@ class RunningTranslation(Generic[Key]):
                 hypotheses = nearest_first(hypotheses, self.tokenizer, line.options)
             parts = line.segments, hypotheses, line.problems, self.tokenizer, line.phrases
             translations = translations_of([line.text], *parts)
-            (translation,) = with_confidence(self.calibration, [self.tokenizer.split_tag(line.text)[1]], translations)
+            if self.calibration is not None:
+                source = self.tokenizer.split_tag(line.text)[1]
+                translations = with_confidence(self.calibration, [source], translations)
+            (translation,) = translations
             return translation if line.kept is None else line.kept.restore(translation)
         except Exception as problem:
             return problem.with_traceback(None)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from transduce.config.schema import SearchConfig
+from transduce.config.schema import DataConfig, SearchConfig
 from transduce.data.sentences import sentences
 from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.constraint import Both, Constraint, prefix_constraint
@@ -20,7 +20,7 @@ from transduce.decoding.phrases.line_constraint import LineConstraint, phrase_au
 from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.phrase_constraint import PhraseConstraint, PhraseState, target_of
 from transduce.decoding.phrases.terms import Terms
-from transduce.decoding.segmentation import Segment, check_lines, is_copied
+from transduce.decoding.segmentation import Segment, check_lines, is_copied, segments_of
 from transduce.errors import LineError, UserError
 
 FREE = LineConstraint()
@@ -69,7 +69,10 @@ def stays_whole(line: str, constraint: LineConstraint, options: DecodingOptions)
 
 @dataclass(frozen=True)
 class SegmentConstraints:
-    """The constraints of the segments of lines. phrases: of each line that has any, by its number."""
+    """The constraints of the segments of lines.
+
+    segments: one for each; none if all are free. phrases: of each line that has any, by its number.
+    """
 
     segments: Sequence[LineConstraint]
     phrases: Mapping[int, PhraseList]
@@ -85,7 +88,7 @@ class SegmentConstraints:
     ) -> "SegmentConstraints":
         """Return the constraints of segments. segments: of all lines. tokenizer: of the source language."""
         if not any(constraints) and not terms:
-            return cls([FREE] * len(segments), {})
+            return UNCONSTRAINED
         members: list[list[int]] = [[] for _ in lines]
         for i, segment in enumerate(segments):
             members[segment.line].append(i)
@@ -98,6 +101,27 @@ class SegmentConstraints:
             for i, part in zip(members[number], parts, strict=True):
                 of_segments[i] = part
         return cls(of_segments, phrases)
+
+
+UNCONSTRAINED = SegmentConstraints((), {})
+
+
+def constrained_segments(
+    lines: Sequence[str],
+    tokenizer: TokenizerLike,
+    data: DataConfig,
+    options: DecodingOptions,
+    constraints: Sequence[LineConstraint],
+    terms: Terms,
+) -> tuple[list[Segment], dict[int, str], SegmentConstraints]:
+    """Return the segments and the problems of lines, as `segments_of` does, and the constraints of the segments.
+
+    constraints: one for each line.
+    """
+    texts = [tokenizer.split_tag(line)[1] for line in lines]
+    whole = {i for i, text in enumerate(texts) if stays_whole(text, constraints[i], options)}
+    segments, problems = segments_of(lines, tokenizer, data, options, whole)
+    return segments, problems, SegmentConstraints.of(lines, segments, constraints, terms, tokenizer)
 
 
 def _with_terms(
