@@ -28,10 +28,18 @@ def test_inline_markup_is_around_its_words(toy: Toy, tmp_path: Path, cli: Callab
 
 def test_a_text_that_is_too_long_stays(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
-    source.write_text("a b\n" + "c " * 9_000 + "\n")
+    source.write_text("a b\n\n" + "c " * 9_000 + "\n")
     result = cli("translate", toy.model, "--file", source, "--output", target)
-    assert "in.txt: text 2: expected at most 8,192 tokens" in result.err
-    assert target.read_text() == "b a\n" + "c " * 9_000 + "\n"
+    assert "in.txt: text 2 'c c c c c c ...c c c c c c c': expected at most 8,192 tokens" in result.err
+    assert target.read_text() == "b a\n\n" + "c " * 9_000 + "\n"
+
+
+def test_doubtful_texts_are_counted_and_named(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
+    source = tmp_path / "in.srt"
+    source.write_text(SRT.format("a b", "a b\nc d e"))
+    command = ["translate", toy.model, "--file", source, "--output", tmp_path / "out.srt", "--beam-size", 1]
+    result = cli(*command, "--max-length", 3)
+    assert "in.srt: 1 of 2 translations were cut at their maximum length (text 2 'a b c d e')" in result.err
 
 
 @pytest.mark.parametrize(

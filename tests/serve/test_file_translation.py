@@ -5,7 +5,7 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -110,14 +110,50 @@ def test_portions_of_a_file_end_at_a_number_of_texts_or_characters() -> None:
 
 
 def test_more_files_at_a_time_are_refused() -> None:
-    files = downloads.Downloads()
-    with ExitStack() as stack:
-        for _ in range(downloads.MOST_FILES):
-            stack.enter_context(files.work())
-        with pytest.raises(Refusal, match="at the same time"), files.work():
+    async def run() -> None:
+        files = downloads.Downloads()
+        async with AsyncExitStack() as stack:
+            for _ in range(downloads.MOST_FILES):
+                await stack.enter_async_context(files.work(9))
+            with pytest.raises(Refusal, match="at the same time"):
+                await stack.enter_async_context(files.work(9))
+        async with files.work(9):
             pass
-    with files.work():
-        pass
+
+    asyncio.run(run())
+
+
+class Slow(Reverser):
+    """A model that takes 0.1 s for each batch."""
+
+    def translate(self, lines: Any, **more: Any) -> list[Translation]:
+        time.sleep(0.1)
+        return super().translate(lines, **more)
+
+
+@pytest.mark.parametrize("ends", ["late", "closed"])
+def test_a_file_of_many_portions_ends_in_time_and_with_the_server(ends: str) -> None:
+    """Each portion is in time. With a limit of 0.5 s for all of them, or at the end of the server, there is no more."""
+    with served(Slow(), file_seconds=0.5 if ends == "late" else 60) as service:
+
+        async def run() -> Answer:
+            body = form_with("a.txt", b"a b\n\n" * 64 * 100)
+            file = asyncio.ensure_future(service.request("POST", "/translate_file", body, BOUNDARY))
+            if ends == "closed":
+                await until(lambda: len(service.models.by_pair["en", "de"].batches) > 2)
+                service.state.downloads.close()
+            return await file
+
+        start = time.monotonic()
+        answer = asyncio.run(run())
+        assert time.monotonic() - start < 5, "10 s for all portions"
+        messages = {"late": "no translation of the file within 0.5 s", "closed": "the server is shutting down"}
+        assert answer.status == 503 and messages[ends] in answer.json["error"], answer
+        assert service.queue.waiting_sentences == 0
+        later = upload(service, "a.txt", b"a b").status
+        assert later == (200 if ends == "late" else 503)
+        assert service.call("POST", "/translate", *FILLING).status == 200
+    assert [line["status"] for line in service.log][:1] == [503]
 
 
 # ---- what is doubtful ----------------------------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """The count of doubtful translations, for commands that translate line by line."""
 
+import reprlib
 import sys
 from collections.abc import Sequence
 
 from transduce.decoding.hypothesis import Translation
 
-MOST_NUMBERS = 10  # of lines in a message
+MOST_NUMBERS = 10  # of lines or texts in a message
 MEANINGS = {
     "repeated": "repeated the same words; their text is of a second search without repetition, unless --loops=keep",
     "cut": "were cut at their maximum length",
@@ -19,11 +20,13 @@ REMEDY = "where many are doubtful, the text is unlike the training text"
 class DoubtWatch:
     """Counts the translations that repeat themselves, were cut or are short, and says so on standard error.
 
-    name: of the text. count: the number of lines so far; at first, of lines that come before.
+    name: of the text. count: the number of lines so far; at first, of lines that come before. texts: of a file in
+    another format, where the number of a text is no number of a line; empty for lines.
     """
 
-    def __init__(self, name: str, count: int = 0) -> None:
+    def __init__(self, name: str, count: int = 0, texts: Sequence[str] = ()) -> None:
         self._name = name
+        self._texts = texts
         self._first = self.count = count
         self._lines: dict[str, list[int]] = {doubt: [] for doubt in MEANINGS}
 
@@ -42,6 +45,12 @@ class DoubtWatch:
 
     def _message(self, doubt: str) -> str:
         numbers = self._lines[doubt]
-        some = ", ".join(map(str, numbers[:MOST_NUMBERS])) + (", ..." if len(numbers) > MOST_NUMBERS else "")
-        word = "line" if len(numbers) == 1 else "lines"
-        return f"{len(numbers):,} of {self.count - self._first:,} translations {MEANINGS[doubt]} ({word} {some})"
+        names = [text_name(n, self._texts[n - 1]) if self._texts else str(n) for n in numbers[:MOST_NUMBERS]]
+        some = ", ".join(names) + (", ..." if len(numbers) > MOST_NUMBERS else "")
+        word = "" if self._texts else "line " if len(numbers) == 1 else "lines "
+        return f"{len(numbers):,} of {self.count - self._first:,} translations {MEANINGS[doubt]} ({word}{some})"
+
+
+def text_name(number: int, text: str) -> str:
+    """Return the name of a text of a file in messages: its number, and enough of it to look for."""
+    return f"text {number} {reprlib.repr(text)}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from transduce.cleaning.progress import JobProgress
 from transduce.cli.constraints import ConstraintOptions
-from transduce.cli.doubts import DoubtWatch
+from transduce.cli.doubts import DoubtWatch, text_name
 from transduce.cli.output import check_output, output_file
 from transduce.cli.stream import Form, Models, load_translator, translations
 from transduce.console import counted, printable
@@ -80,15 +80,17 @@ def _translations(
     with_tag([], options.tag, translator.tokenizer)
     is_aligned = any(part.needs_alignment for part in parts) and translator.takes_constraints
     options = dataclasses.replace(options, alignment=is_aligned and not options.placeholders)
-    lines = io.BytesIO("".join(re.sub(r"[\r\n]", " ", part.line) + "\n" for part in parts).encode())
-    watch = DoubtWatch(name)
+    texts = [re.sub(r"[\r\n]", " ", part.line) for part in parts]
+    watch = DoubtWatch(name, texts=texts)
+    lines = io.BytesIO("".join(f"{text}\n" for text in texts).encode())
     pieces: list[str] = []
     with JobProgress("translating", len(parts), 0) as progress:
         for chunk in translations(translator, lines, name, options, constraints, terms):
             watch.see(chunk)
             for translation in chunk:
                 if problem := form.problem(translation):
-                    print(f"transduce: {name}: text {len(pieces) + 1}: {problem}", file=sys.stderr)
+                    place = text_name(len(pieces) + 1, texts[len(pieces)])
+                    print(f"transduce: {name}: {place}: {problem}", file=sys.stderr)
                 pieces.append(_piece(parts[len(pieces)], translation, translator))
             progress.advance(len(chunk))
     watch.end()

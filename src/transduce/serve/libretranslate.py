@@ -1,6 +1,5 @@
 """The API of LibreTranslate's clients: its routes, its requests, its answers, its words."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from urllib.parse import quote
@@ -84,7 +83,7 @@ class LibreTranslate(ClientApi):
     async def translate_file(self, request: Request) -> Response:
         """Translate a file, a portion of its texts after the other, and keep it for a download."""
         fields = await self.fields(request)
-        with self.downloads.work():
+        async with self.downloads.work(self.service.limits.file_seconds):
             return await self._file_answer(request, fields)
 
     async def _file_answer(self, request: Request, fields: Fields) -> Response:
@@ -99,8 +98,7 @@ class LibreTranslate(ClientApi):
         sources = (part.write(part.line, None) for part in parts)
         pieces = iter([source if each.problem else each.text for source, each in zip(sources, answers, strict=True)])
         output = [member if isinstance(member, str) else next(pieces) for member in file.document]
-        async with self.downloads.turn:
-            data = await asyncio.to_thread(file.write, output)
+        data = await self.downloads.run(file.write, output)
         url = _download_address(request) + self.downloads.add(name, pair[1], data)
         doubtful = doubtful_texts(parts, answers, min_confidence)
         return json_response({"translatedFileUrl": url, "doubtfulTexts": doubtful})
@@ -109,8 +107,7 @@ class LibreTranslate(ClientApi):
         """Return a file of a request. Raises Refusal for one that is not sound, or has too many characters."""
         try:
             extension = extension_of(name, "Invalid request: file")
-            async with self.downloads.turn:
-                file = await asyncio.to_thread(read_file, content, extension, "Invalid request: file")
+            file = await self.downloads.run(read_file, content, extension, "Invalid request: file")
         except UserError as error:
             raise invalid(str(error)) from None
         most, count = self.service.limits.file_characters, sum(len(part.line) for part in lines_of(file.document))

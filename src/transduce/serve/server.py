@@ -139,6 +139,7 @@ class Life:
             reloading.cancel()
         notify("STOPPING=1")
         self._state.is_ready = False
+        self._state.downloads.close()
         observer.drain()
         if settings.drain_seconds:
             await asyncio.sleep(settings.drain_seconds)

@@ -46,6 +46,8 @@ class Limits:
     """Sentences in the queue; beyond: 429."""
     waiting_tokens: int = 65_536
     """Tokens of the source in the queue; beyond: 429."""
+    file_seconds: float = 300.0
+    """Time from the end of the body to the answer, for a file; beyond: 503."""
     deadline_seconds: float = 30.0
     """Time from the end of the body to the answer; beyond: 503."""
 
