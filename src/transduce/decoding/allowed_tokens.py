@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from transduce.decoding.constraint import Constraint, NextTokens
-from transduce.decoding.decoder import Decoder, most_likely, send
+from transduce.decoding.decoder import Decoder, Scores, most_likely, send
 from transduce.decoding.hypothesis import Request
 
 SLACK, NO_LIMIT = 5, 1 << 40  # see phrases/bank_allocation.py
@@ -55,7 +55,7 @@ class RowsOfStep:
     """
 
     decoder: Decoder[Any]
-    output: Any
+    output: Scores
     request: Request
     n_candidates: int
     is_young: Tensor
@@ -100,7 +100,7 @@ def _restrict(
     return first != ids[:, 0]
 
 
-def restricted(decoder: Decoder[Any], scores: Any, allowed: Mapping[int, Sequence[int]]) -> tuple[Tensor, Tensor]:
+def restricted(decoder: Decoder[Any], scores: Scores, allowed: Mapping[int, Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Return the rows (R,) that are restricted, on the CPU, and their log-probabilities (R, V), -inf unless allowed.
 
     allowed: the ids that may come next, by row; at least one row.

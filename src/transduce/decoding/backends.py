@@ -18,7 +18,7 @@ from transduce.decoding.cpu_cache import CpuCache
 from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_graphs
-from transduce.decoding.decoder import Decoder, EnsembleState, ensemble
+from transduce.decoding.decoder import Decoder, DecoderState, EnsembleState, ensemble
 from transduce.decoding.hypothesis import Request
 from transduce.errors import UserError
 from transduce.model.build import Model
@@ -30,7 +30,7 @@ PRECISIONS = ("fp32", "bf16", "int8", "auto")
 Searchable = Model | CpuTransformer | CudaGraphTransformer  # a model, or one prepared for a CPU or a GPU
 
 
-class Backend(SearchBackend):
+class Backend(SearchBackend[Any]):
     """Translation models as the search takes them: one, or several as an ensemble.
 
     precision: of mixed precision around the search. Prepared models compute in their own precision.
@@ -48,7 +48,7 @@ class Backend(SearchBackend):
         locks = {model.lock for model in models if isinstance(model, CudaGraphTransformer)}
         self.locks = sorted(locks, key=id)  # in one order everywhere, so that two searches do not wait for each other
 
-    def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> Any:
+    def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> DecoderState:
         """Encode sources (ids without EOS), and return the decoder's state before the first token: a row for each.
 
         constraint: of the search, which a `ShortlistBackend` must know.

@@ -11,17 +11,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 
 from transduce.config.schema import SearchConfig
 from transduce.decoding.beam import beam_of
 from transduce.decoding.constraint import Constraint
-from transduce.decoding.decoder import Decoder
+from transduce.decoding.decoder import Decoder, State
 from transduce.decoding.hypothesis import Outputs, Request
 from transduce.decoding.options import Sampling
-from transduce.decoding.repetition import watch
+from transduce.decoding.repetition import Watched, watch
 from transduce.decoding.search import sample
 from transduce.errors import is_out_of_memory
 
@@ -36,7 +36,7 @@ class Batches(NamedTuple):
     n_threads: int
 
 
-class SearchBackend(ABC):
+class SearchBackend(ABC, Generic[State]):
     """What a search computes with: a model, or several, and the state before the first token.
 
     locks: of the models that only one search at a time may use.
@@ -48,12 +48,12 @@ class SearchBackend(ABC):
     gains_by_threads = False
     beam_of = staticmethod(beam_of)
 
-    def __init__(self, decoder: Decoder[Any]) -> None:
+    def __init__(self, decoder: Decoder[State]) -> None:
         self.decoder = decoder
         self.device = torch.device(decoder.device)
 
     @abstractmethod
-    def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> Any:
+    def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> State:
         """Return the decoder's state before the first token, a row for each of `sources`. constraint: of the search."""
         ...
 
@@ -64,11 +64,13 @@ class SearchBackend(ABC):
         """Return the request for outputs of `sources`. constraint: one row for each."""
         ...
 
-    def watched(self, state: Any, sources: Sequence[Sequence[int]], settings: SearchConfig) -> tuple[Decoder[Any], Any]:
+    def watched(
+        self, state: State, sources: Sequence[Sequence[int]], settings: SearchConfig
+    ) -> tuple[Decoder[Watched[State]], Watched[State]]:
         """Return the decoder and the state of `start` as ones that avoid repeated tokens, as the settings say."""
         return watch(self.decoder, state, len(sources), settings)
 
-    def computing(self) -> AbstractContextManager[Any]:
+    def computing(self) -> AbstractContextManager[None]:
         """Be in inference mode."""
         return torch.inference_mode()
 
@@ -80,7 +82,7 @@ class SearchBackend(ABC):
 
 
 def search_all(
-    backend: SearchBackend,
+    backend: SearchBackend[Any],
     sources: Sequence[Sequence[int]],
     settings: SearchConfig,
     constraint: Constraint | None = None,
@@ -97,7 +99,7 @@ def search_all(
 
 
 def sample_all(
-    backend: SearchBackend,
+    backend: SearchBackend[Any],
     sources: Sequence[Sequence[int]],
     settings: SearchConfig,
     *,
@@ -124,7 +126,7 @@ def sample_all(
 class _Work:
     """The arguments of `search_all`, to be searched batch by batch, or one sample for each source."""
 
-    backend: SearchBackend
+    backend: SearchBackend[Any]
     sources: Sequence[Sequence[int]]
     settings: SearchConfig
     constraint: Constraint | None

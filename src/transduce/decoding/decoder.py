@@ -28,6 +28,19 @@ class DecoderState(Protocol):
         ...
 
 
+class Scores(Protocol):
+    """What a step returns of N rows: a tensor, or another object of their scores."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the scores."""
+        ...
+
+    def __getitem__(self, rows: Tensor, /) -> Self:
+        """Return the scores of `rows`."""
+        ...
+
+
 State = TypeVar("State", bound=DecoderState)
 Best = Callable[[Any, int, Sequence[int]], tuple[Tensor, Tensor]]  # see `Decoder`
 
@@ -37,8 +50,7 @@ class Decoder(Generic[State]):
     """A model as the search uses it.
 
     step(last_ids, state) -> (scores, state)
-        last_ids (N,) int64, the newest token of each row, at first BOS; scores (N, ...), for `log_probs` and `best`: a
-        tensor, or an object with a `device` that is indexed by rows.
+        last_ids (N,) int64, the newest token of each row, at first BOS; scores (N, ...), for `log_probs` and `best`.
         A row whose hypothesis the search has given up gets any id, and its scores have no effect.
     device: where last_ids, rows and sentences are put.
     log_probs(scores) -> (N, V), none above 0; by default scores are that already.
@@ -62,7 +74,7 @@ class Decoder(Generic[State]):
 
 
 def best_of_log_probs(
-    log_probs: Callable[[Any], Tensor], scores: Any, count: int, barred: Sequence[int]
+    log_probs: Callable[[Any], Tensor], scores: Scores, count: int, barred: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """Return `Decoder.best` of the scores by all their log-probabilities."""
     return most_likely(log_probs(scores), count, barred)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -204,8 +204,10 @@ class Request:
         return np.array(penalty_table(self.search.length_penalty, self.search.alpha, 1 << longest.bit_length()))
 
 
-def best_attainable(log_prob: Any, length: Any, max_length: Any, lookahead: int | None, penalties: np.ndarray) -> Any:
-    """Return the highest score that an unfinished hypothesis of `length` tokens and `log_prob` can still reach.
+def best_attainable(
+    log_prob: np.ndarray, length: np.ndarray, max_length: np.ndarray, lookahead: int | None, penalties: np.ndarray
+) -> np.ndarray:
+    """Return the highest scores that unfinished hypotheses of `length` tokens and `log_prob` can still reach, (B,).
 
     Its extensions have at least one token more (EOS) and at most `max_length`. Their log-probability is no higher. So
     none scores more than log_prob over the greatest penalty of those lengths. Penalties are monotonic in the length,

@@ -8,7 +8,7 @@ Letters: N rows, V vocabulary.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic
+from typing import Generic
 
 import torch
 from torch import Tensor
@@ -20,14 +20,27 @@ Change = Callable[[Tensor, Sequence[tuple[int, ...]]], Tensor]  # see `with_chan
 BARRED = -1e4  # log-probability of a token that a constraint may still need; -inf would leave it none
 
 
+@dataclass(frozen=True)
+class Watched(Generic[State]):
+    """The state of a decoder, the prompt of each row, and its tokens so far, with BOS."""
+
+    state: State
+    prompts: Sequence[tuple[int, ...]]
+    outputs: Sequence[tuple[int, ...]]
+
+    def select(self, rows: Tensor, sentences: Tensor) -> "Watched[State]":
+        of_rows = ([tokens[row] for row in rows.tolist()] for tokens in (self.prompts, self.outputs))
+        return Watched(self.state.select(rows, sentences), *of_rows)
+
+
 def watch(
-    decoder: Decoder[Any],
-    state: Any,
+    decoder: Decoder[State],
+    state: State,
     n_rows: int,
     settings: SearchConfig,
     prompts: Sequence[Sequence[int]] | None = None,
-    logits: Callable[[Any], Tensor] | None = None,
-) -> tuple[Decoder[Any], Any]:
+    logits: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Decoder[Watched[State]], Watched[State]]:
     """Return the decoder and its first state as ones that avoid repeated tokens, as the settings of the search say.
 
     Where an output has tokens that the settings bar or make less likely, their log-probabilities are lower.
@@ -38,39 +51,28 @@ def watch(
 
 
 def with_change(
-    decoder: Decoder[Any],
-    state: Any,
+    decoder: Decoder[State],
+    state: State,
     n_rows: int,
     change: Change,
     prompts: Sequence[Sequence[int]] | None = None,
-    logits: Callable[[Any], Tensor] | None = None,
-) -> tuple[Decoder[Any], Any]:
+    logits: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Decoder[Watched[State]], Watched[State]]:
     """Return the decoder and its first state as ones whose log-probabilities `change` changes.
 
     change: takes log-probabilities (N, V), or with `logits` these, and the tokens of each row so far. prompts, logits:
     as for `watch`.
     """
     tokens = [()] * n_rows if prompts is None else [(*prompt,) for prompt in prompts]
-    return _watched(decoder, change, logits), _State(state, tokens, [()] * n_rows)
+    return _watched(decoder, change, logits), Watched(state, tokens, [()] * n_rows)
 
 
-@dataclass(frozen=True)
-class _State(Generic[State]):
-    """The state of a decoder, the prompt of each row, and its tokens so far, with BOS."""
-
-    state: State
-    prompts: Sequence[tuple[int, ...]]
-    outputs: Sequence[tuple[int, ...]]
-
-    def select(self, rows: Tensor, sentences: Tensor) -> "_State[State]":
-        of_rows = ([tokens[row] for row in rows.tolist()] for tokens in (self.prompts, self.outputs))
-        return _State(self.state.select(rows, sentences), *of_rows)
-
-
-def _watched(decoder: Decoder[Any], change: Change, logits: Callable[[Any], Tensor] | None) -> Decoder[_State[Any]]:
+def _watched(
+    decoder: Decoder[State], change: Change, logits: Callable[[Tensor], Tensor] | None
+) -> Decoder[Watched[State]]:
     """Return a decoder that knows the tokens of each row. Its scores are log-probabilities (N, V)."""
 
-    def step(last_ids: Tensor, state: _State[Any]) -> tuple[Tensor, _State[Any]]:
+    def step(last_ids: Tensor, state: Watched[State]) -> tuple[Tensor, Watched[State]]:
         outputs = [(*output, token) for output, token in zip(state.outputs, last_ids.tolist(), strict=True)]
         scores, after = decoder.step(last_ids, state.state)
         tokens = [(*prompt, *output[1:]) for prompt, output in zip(state.prompts, outputs, strict=True)]
@@ -78,12 +80,12 @@ def _watched(decoder: Decoder[Any], change: Change, logits: Callable[[Any], Tens
             changed = change(decoder.log_probs(scores), tokens)
         else:
             changed = change(logits(scores), tokens).log_softmax(dim=-1)
-        return changed, _State(after, state.prompts, outputs)
+        return changed, Watched(after, state.prompts, outputs)
 
-    def join(state: _State[Any], new: _State[Any]) -> _State[Any]:
+    def join(state: Watched[State], new: Watched[State]) -> Watched[State]:
         assert decoder.join is not None
         both = [*state.prompts, *new.prompts], [*state.outputs, *new.outputs]
-        return _State(decoder.join(state.state, new.state), *both)
+        return Watched(decoder.join(state.state, new.state), *both)
 
     return Decoder(step, decoder.device, join=join if decoder.join else None)
 

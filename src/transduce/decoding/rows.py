@@ -14,7 +14,7 @@ all; V vocabulary, C best tokens of a row, the most likely ones.
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from functools import partial
-from typing import Any, Generic
+from typing import Generic
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from transduce.decoding.allowed_tokens import BestTokens, RowsOfStep, allowed_tokens
 from transduce.decoding.constraint import Constraint, joined
-from transduce.decoding.decoder import Decoder, State, best_of_log_probs
+from transduce.decoding.decoder import Decoder, Scores, State, best_of_log_probs
 from transduce.decoding.hypothesis import Hypothesis, Request, hypothesis_of, no_continuation
 
 Outcome = list[Hypothesis] | FloatingPointError  # of one sentence: the n_best outputs, best first
@@ -161,7 +161,7 @@ class Rows(ABC, Generic[State]):
         """Copy `values` to the device of the decoder without blocking."""
         return torch.from_numpy(values).to(self.decoder.device, non_blocking=True)
 
-    def _most_likely(self, output: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _most_likely(self, output: Scores) -> tuple[np.ndarray, np.ndarray]:
         """Return the log-probabilities and ids (N, C) of the most likely tokens of each row, without a constraint.
 
         output: of the decoder's step.

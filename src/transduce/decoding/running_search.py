@@ -69,7 +69,7 @@ class RunningSearch(Generic[Key]):
     limit: maximum number of tokens of all jobs together; a larger job runs by itself. None: as in a batch of a file.
     """
 
-    def __init__(self, backend: SearchBackend, limit: int | None = None) -> None:
+    def __init__(self, backend: SearchBackend[Any], limit: int | None = None) -> None:
         self.backend = backend
         self.most_tokens = limit or BATCH_TOKENS[backend.device.type]
         self.limit = self.most_tokens  # lower for a while after memory ran out

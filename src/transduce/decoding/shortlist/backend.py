@@ -11,7 +11,7 @@ Letters: B sentences, N rows, V vocabulary.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Generic
+from typing import Generic
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from transduce.decoding.compiled_kernels import PackedLinear, PackedTokens
 from transduce.decoding.compiled_search import Choice
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_transformer import CpuTransformer
-from transduce.decoding.decoder import Decoder, State
+from transduce.decoding.decoder import Decoder, DecoderState, State
 from transduce.decoding.hypothesis import Hypothesis, Request
 from transduce.decoding.shortlist.table import Shortlist
 
@@ -95,7 +95,7 @@ class _State(Generic[State]):
 class _Scores:
     """The scores of N rows, and their shortlists."""
 
-    scores: Any
+    scores: Tensor
     rows: _RowLists
 
     def __getitem__(self, rows: Tensor) -> "_Scores":
@@ -121,7 +121,7 @@ class ShortlistBackend(Backend):
         self.output = _packed_output(self)
         self.decoder = _listed(self.decoder, self.common, self.output)
 
-    def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> Any:
+    def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> _State[DecoderState]:
         """Encode sources, and return the decoder's state before the first token, with their shortlists."""
         needed = (constraint.needed_ids if constraint is not None else ()) or [()] * len(sources)
         own = [self.shortlist.own(*both) for both in zip(sources, needed, strict=True)]
@@ -138,10 +138,10 @@ def _packed_output(backend: Backend) -> PackedLinear | None:
     return packed[0] if len(packed) == len(backend.models) == 1 else None
 
 
-def _listed(decoder: Decoder[Any], common: Tensor, output: PackedLinear | None) -> Decoder[_State[Any]]:
+def _listed(decoder: Decoder[State], common: Tensor, output: PackedLinear | None) -> Decoder[_State[State]]:
     """Return a decoder whose log-probabilities are over the shortlists of the rows."""
 
-    def step(last_ids: Tensor, state: _State[Any]) -> tuple[_Scores, _State[Any]]:
+    def step(last_ids: Tensor, state: _State[State]) -> tuple[_Scores, _State[State]]:
         scores, after = decoder.step(last_ids, state.state)
         return _Scores(scores, state.rows), _State(after, state.rows)
 
@@ -152,7 +152,7 @@ def _listed(decoder: Decoder[Any], common: Tensor, output: PackedLinear | None) 
         is_excluded = is_excluded.to(logits.device)[used.to(logits.device)]
         return logits.masked_fill(is_excluded, -torch.inf).log_softmax(dim=-1)
 
-    def join(state: _State[Any], new: _State[Any]) -> _State[Any]:
+    def join(state: _State[State], new: _State[State]) -> _State[State]:
         assert decoder.join is not None
         return _State(decoder.join(state.state, new.state), state.rows.join(new.rows))
 
@@ -160,14 +160,14 @@ def _listed(decoder: Decoder[Any], common: Tensor, output: PackedLinear | None) 
     return listed if output is None else _compiled(listed, decoder, *output.tokens([common]))
 
 
-def _compiled(listed: Decoder[_State[Any]], decoder: Decoder[Any], common: PackedTokens) -> Decoder[_State[Any]]:
+def _compiled(listed: Decoder[_State[State]], decoder: Decoder[State], common: PackedTokens) -> Decoder[_State[State]]:
     """Return the same decoder with the compiled kernels."""
 
     def best(scores: _Scores, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
         own = scores.rows.lists.addresses[scores.rows.list_of_row]
         return common.best_of(scores.scores, own, count, barred)
 
-    def search(state: _State[Any], request: Request, n_best: int) -> list[list[Hypothesis]]:
+    def search(state: _State[State], request: Request, n_best: int) -> list[list[Hypothesis]]:
         assert decoder.search is not None
         return decoder.search(state.state, request, n_best, Choice(common.address, state.rows.lists.addresses))
 

@@ -22,7 +22,7 @@ from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.decoder import Best, Decoder, best_of_log_probs, most_likely
 from transduce.decoding.hypothesis import Hypothesis, Request
 from transduce.decoding.options import Sampling
-from transduce.decoding.repetition import watch
+from transduce.decoding.repetition import Watched, watch
 from transduce.errors import UserError
 from transduce.family.gpt2 import GPT2
 from transduce.family.inference.cpu_language_model import CpuLanguageModel
@@ -146,7 +146,7 @@ def continue_ids(
     return search_or_sample(_Continuation(model, ends), prompts, settings, sampling, seeds)
 
 
-class _Continuation(SearchBackend):
+class _Continuation(SearchBackend[Prompted]):
     """A model that continues prompts, which are the sources of the search. ends: ids that end a text."""
 
     beam_of = staticmethod(hugging_face_beam)
@@ -163,14 +163,14 @@ class _Continuation(SearchBackend):
 
     def watched(
         self, state: Prompted, sources: Sequence[Sequence[int]], settings: SearchConfig
-    ) -> tuple[Decoder[Any], Any]:
+    ) -> tuple[Decoder[Watched[Prompted]], Watched[Prompted]]:
         """Return the decoder and the state of `start` as ones that avoid repeated tokens, as transformers does.
 
         The tokens of a prompt count. Without a beam, the penalty is on the logits.
         """
         logits = self.model.output if settings.beam_size == 1 else None
-        decoder, state = watch(self.decoder, state, len(sources), settings, sources, logits)
-        return replace(decoder, best=_with_one_end(most_likely, self.ends)), state
+        decoder, watched = watch(self.decoder, state, len(sources), settings, sources, logits)
+        return replace(decoder, best=_with_one_end(most_likely, self.ends)), watched
 
     def request(
         self, sources: Sequence[Sequence[int]], settings: SearchConfig, constraint: Constraint | None = None

@@ -5,6 +5,7 @@ Letters as in `decoding/rows.py`; M candidates of a sentence.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def hugging_face_beam(decoder: Decoder[State], request: Request) -> Rows[State]:
 
 
 def search_or_sample(
-    backend: SearchBackend,
+    backend: SearchBackend[Any],
     sources: Sequence[Sequence[int]],
     settings: SearchConfig,
     sampling: Sampling | None,

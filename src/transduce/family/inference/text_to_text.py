@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 from torch import Tensor
@@ -14,13 +14,14 @@ from transduce.decoding.constraint import Constraint
 from transduce.decoding.decoder import Decoder
 from transduce.decoding.hypothesis import Hypothesis, Request
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, Sampling
-from transduce.decoding.repetition import watch
+from transduce.decoding.repetition import Watched, watch
 from transduce.decoding.segmentation import MAX_LINE_TOKENS
 from transduce.errors import UserError
 from transduce.family.hugging_face.folder import Member
 from transduce.family.inference.hugging_face_beam import hugging_face_beam, search_or_sample
 from transduce.family.inference.text_generator import Output, TextGenerator, ids_of
 from transduce.family.t5 import T5
+from transduce.model.transformer import Cache
 
 
 class TextToText(TextGenerator):
@@ -72,7 +73,7 @@ class TextToText(TextGenerator):
         return self._decode(output.ids)
 
 
-class _TextToText(SearchBackend):
+class _TextToText(SearchBackend[Cache]):
     """A T5 as the search takes it. first, end: the ids before the first token of an output, and after the last one."""
 
     beam_of = staticmethod(hugging_face_beam)
@@ -83,12 +84,14 @@ class _TextToText(SearchBackend):
         self.first = first
         self.end = end
 
-    def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> Any:
+    def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> Cache:
         """Encode the sources; return the state before the first token of each output."""
         src, mask = (x.to(self.device) for x in pad([np.asarray(source) for source in sources]))
         return self.model.start(self.model.encode(src, mask), mask)
 
-    def watched(self, state: Any, sources: Sequence[Sequence[int]], settings: SearchConfig) -> tuple[Decoder[Any], Any]:
+    def watched(
+        self, state: Cache, sources: Sequence[Sequence[int]], settings: SearchConfig
+    ) -> tuple[Decoder[Watched[Cache]], Watched[Cache]]:
         """Return the decoder and the state of `start` as ones that avoid repeated tokens, as transformers does.
 
         The id before an output counts. Without a beam, the penalty is on the logits.
