@@ -130,16 +130,15 @@ class Translator:
     ) -> list[Translation]:
         """Translate each line. On a CPU, in fp32 and int8, a translation does not depend on the other lines.
 
-        On a GPU the size of a batch changes the rounding, so that nearly equal outputs may change places.
-
         keywords: the fields of `DecodingOptions`, such as beam_size=8; they replace the fields of `options`.
         prefixes: text that each output must begin with, one for each line; "" for none.
         constraints: one for each line: a `LineConstraint`, a dict of its fields (must, must_not, prefix), or None.
         terms: translations of terms, which outputs of lines with the terms must have: `Terms.load(FILE)`, or a dict.
         first_number: the number of the first line; the draw for a line depends on it and on the seed.
 
-        A line of more than 8,192 tokens comes back empty, with `problem` set; a blank line is its own translation.
-        Raises UserError for options that cannot be met.
+        On a GPU the size of a batch changes the rounding, so that nearly equal outputs may change places. A line of
+        more than 8,192 tokens comes back empty, with `problem` set; a blank line is its own translation. Raises
+        UserError for options that cannot be met.
         """
         options = with_keywords(options, keywords)
         settings = options.resolve(self.config.search)
@@ -150,34 +149,30 @@ class Translator:
             return self._keep_placeholders(lines, options, Terms.of(terms), more)
         check_number("first_number", first_number)
         lines = with_tag(lines, options.tag, self.tokenizer)
-        of_segments, constraint = UNCONSTRAINED, None
+        given = (self.tokenizer, self.config.data, options)
         if constraints is None and prefixes is None and terms is None:
-            segments, problems = segments_of(lines, self.tokenizer, self.config.data, options)
+            (segments, problems), of_segments = segments_of(lines, *given), UNCONSTRAINED
         else:
             of_lines = line_constraints(len(lines), constraints, prefixes)
-            given = (self.tokenizer, self.config.data, options, of_lines, Terms.of(terms))
-            segments, problems, of_segments = constrained_segments(lines, *given)
+            segments, problems, of_segments = constrained_segments(lines, *given, of_lines, Terms.of(terms))
         if of_segments.phrases:
             check_search(options, settings)
         segments = in_small_letters(segments, self.tokenizer, options, of_segments.segments)
-        if of_segments.segments:
-            constraint = self._constraint(segments, of_segments, settings, first_number)
+        constraint = self._constraint(segments, of_segments, settings, first_number)
         sources, backend = [segment.ids for segment in segments], self._backend_of(options)
-        if options.draws is None:
-            search = partial(search_all, backend, n_best=options.n_candidates)
-            with self._finite_output():
+        with self._finite_output():
+            if options.draws is None:
+                search = partial(search_all, backend, n_best=options.n_candidates)
                 hypotheses = without_loops(search, sources, settings, constraint, options.loops)
-        else:
-            seeds = [options.seeds_of_line(first_number + segment.line) for segment in segments]
-            random = {"sampling": options.draws, "seeds": seeds}
-            with self._finite_output():
+            else:
+                seeds = [options.seeds_of_line(first_number + segment.line) for segment in segments]
+                random = {"sampling": options.draws, "seeds": seeds}
                 hypotheses = sample_all(backend, sources, settings, **random, constraint=constraint)
         if options.mbr is not None:
             hypotheses = nearest_first(hypotheses, self.tokenizer, options)
         if options.alignment:
-            hypotheses = align_outputs(
-                lines, segments, hypotheses, self.tokenizer, self._alignment_weights, options.tag
-            )
+            weights, tag = self._alignment_weights, options.tag
+            hypotheses = align_outputs(lines, segments, hypotheses, self.tokenizer, weights, tag)
         translations = translations_of(lines, segments, hypotheses, problems, self.tokenizer, of_segments.phrases)
         if self.calibration is None:
             return translations
@@ -372,7 +367,9 @@ class Translator:
         settings: SearchConfig,
         first_number: int,
     ) -> Constraint | None:
-        """Return the constraint of the search of segments."""
+        """Return the constraint of the search of segments; None if all are free."""
+        if not constraints.segments:
+            return None
         sources = [segment.ids for segment in segments]
         numbers = [first_number + segment.line + 1 for segment in segments]
         request_of = partial(self._backend.request, sources, settings)

@@ -83,7 +83,9 @@ def distil(
     transduce distil run/model --train train.en train.de --out student --dry-run
     """
     job = Job(teacher, train, valid or [], out, backward, nearest_by, precision, settings or [])
-    job.layers, job.n_best, job.minutes = layers, n_best, minutes_of(minutes, hours)
+    job.layers = layers
+    job.n_best = n_best
+    job.minutes = minutes_of(minutes, hours)
     job.check()
     if dry_run:
         print("\n".join([job.plan(), *job.commands()]))

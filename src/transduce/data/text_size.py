@@ -16,7 +16,10 @@ def measure(corpora: Sequence[Corpus]) -> Text:
     n_sampled = n_equal = n_blank = 0
     characters: set[str] = set()
     for corpus in corpora:
-        n, n_measured, n_usable, tokens = 0, 0, 0, 0.0
+        n = 0
+        n_measured = 0
+        n_usable = 0
+        tokens = 0.0
         for n, (src, tgt) in enumerate(read_pairs(corpus), start=1):
             if n % EVERY == 1:
                 n_measured += 1

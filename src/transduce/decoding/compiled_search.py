@@ -76,7 +76,9 @@ class CompiledSearch:
         positions: Callable[[int], Tensor],
     ) -> None:
         self.library, self.decoder = decoder.library, decoder
-        self.output, self.embedding, self.positions = output, embedding, positions
+        self.output = output
+        self.embedding = embedding
+        self.positions = positions
         self.tokens = CTokens(output.struct, None)
         self.library.search_begin.argtypes, self.library.search_begin.restype = [POINTER], POINTER
         for name, arguments in ARGUMENTS.items():

@@ -33,8 +33,7 @@ class Inside:
     answers (L+1,T,K): the pieces that the embedding and each layer would answer, the most likely first. log_probs
     (L+1,T,K): of these. target_log_probs (L+1,T): of the tokens of the target.
     effects: by part, the change of the log-probability of each target token, (L,H,T); without layers for the encoder if
-    the other sentence has another number of tokens. other: the sentence whose outputs replace those of heads; None:
-    zero does.
+    the other sentence has another number of tokens. other: the sentence whose heads replace the heads; None: zero does.
     """
 
     answers: np.ndarray
@@ -119,8 +118,8 @@ class Patch:
 def head_effects(model: Transformer, batch: Batch, other: Batch | None = None) -> dict[Part, np.ndarray]:
     """Return by part (L,H,T) how the log-probability of each target token of one pair changes when a head is replaced.
 
-    other: a pair with the same target, whose outputs replace those of a head; None: zero does. Without layers for the
-    encoder if both sources differ in their number of tokens.
+    other: a pair with the same target, whose head replaces a head; None: zero does. Without layers for the encoder if
+    both sources differ in their number of tokens.
     """
     n_encoder, n_decoder = model.config.depths
     end = n_encoder + 2 * n_decoder

@@ -101,7 +101,9 @@ class SynthesizerGPT2(GPT2):
 
     def __init__(self, config: SynthesizerConfig) -> None:
         super().__init__(config.gpt2)
-        n_heads, d_k, n_positions = config.n_heads, config.d_model // config.n_heads, config.max_positions
+        n_heads = config.n_heads
+        d_k = config.d_model // config.n_heads
+        n_positions = config.max_positions
         scores = {
             "dense": lambda: Dense(n_heads, d_k, n_positions),
             "random": lambda: Random(n_heads, n_positions),

@@ -35,7 +35,7 @@ FORMALITIES = ("", "default", "prefer_more", "prefer_less")
 
 
 class DeepL(ClientApi):
-    """The routes of DeepL. glossaries: those of its clients."""
+    """The routes of DeepL. glossaries: the glossaries of its clients."""
 
     glossaries: Glossaries
 

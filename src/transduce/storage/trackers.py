@@ -1,4 +1,4 @@
-"""Programs that show the reports of a run as curves, beside those of other runs: TensorBoard and trackio."""
+"""Programs that show the reports of a run as curves, with the curves of other runs: TensorBoard and trackio."""
 
 import sys
 from collections.abc import Mapping

@@ -196,7 +196,9 @@ class TrainingProcess:
 
     def _all_stages(self) -> list[tuple[str, list[str]]]:
         """Return the name of each stage, and its arguments of `transduce`, without means that are already written."""
-        evaluations, points, averaged = self.data.evaluations(), self.training.points, self.training.averaged
+        evaluations = self.data.evaluations()
+        points = self.training.points
+        averaged = self.training.averaged
         stages = [("train", self.training.train_arguments(self.data, self.run))]
         for name, arguments in evaluations.items():
             if name == "valid" or not points:

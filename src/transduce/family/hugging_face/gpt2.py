@@ -39,12 +39,16 @@ def settings_of(model: GPT2) -> dict[str, Any]:
     sizes = model.config
     d_ff = None if sizes.d_ff == 4 * sizes.d_model else sizes.d_ff
     if model.post:
-        name, architecture, own = "openai-gpt", "OpenAIGPTLMHeadModel", {"afn": "gelu"}
+        name = "openai-gpt"
+        architecture = "OpenAIGPTLMHeadModel"
+        own = {"afn": "gelu"}
     elif sizes.multi_query:
         own = {"activation_function": "gelu_pytorch_tanh", "n_inner": d_ff, "multi_query": True}
         name, architecture = "gpt_bigcode", "GPTBigCodeForCausalLM"
     else:
-        name, architecture, own = "gpt2", "GPT2LMHeadModel", {"activation_function": "gelu_new", "n_inner": d_ff}
+        name = "gpt2"
+        architecture = "GPT2LMHeadModel"
+        own = {"activation_function": "gelu_new", "n_inner": d_ff}
     return {
         "model_type": name,
         "architectures": [architecture],

@@ -21,7 +21,9 @@ class Settings:
     def __init__(
         self, values: Mapping[str, Any], where: Path | str, shapes: Mapping[str, Sequence[int]] | None = None
     ) -> None:
-        self.values, self.where, self.shapes = values, where, shapes
+        self.values = values
+        self.where = where
+        self.shapes = shapes
         self._most_layers, self._most_classes = MOST_LAYERS, MOST
         if shapes is not None:
             self._most_layers = len(shapes)

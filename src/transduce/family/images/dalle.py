@@ -31,7 +31,9 @@ class DiscreteAutoencoder(nn.Module):
 
     def __init__(self, config: DallEConfig) -> None:
         super().__init__()
-        n, d, side = config.n_channels, config.d_pixels, config.side
+        n = config.n_channels
+        d = config.d_pixels
+        side = config.side
         middle = nn.ReLU(), nn.Conv2d(d, d, 3, padding=1), nn.ReLU()
         self.encoder = nn.Sequential(nn.Conv2d(n, d, 4, 2, 1), *middle, nn.Conv2d(d, config.n_codes, 1))
         middle = nn.ReLU(), nn.Conv2d(d, d, 3, padding=1), nn.ReLU()
@@ -84,7 +86,9 @@ class DallE(nn.Module):
         """Return random codes (B,RR) that continue captions (B,T), the start first. It has no dropout, in any mode."""
         is_training = self.training
         self.eval()
-        ids, past, drawn = texts, self.decoder.no_past, list[Tensor]()
+        ids = texts
+        past = self.decoder.no_past
+        drawn = list[Tensor]()
         for _ in range(self.config.side**2):
             states, past = self.decoder.states(ids, past)
             logits = self.decoder.output(states[:, -1])[:, self.config.n_text_ids :]

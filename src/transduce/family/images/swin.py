@@ -76,7 +76,9 @@ class Swin(ImageModel):
         self.stages = nn.Sequential(*(Stage(config, i, merges=i < n_stages - 1) for i in range(n_stages)))
         width = config.d_model << (n_stages - 1)
         self.norm, self.output = nn.LayerNorm(width, config.norm_eps), nn.Linear(width, len(labels))
-        self.config, self.n_channels, self.labels = config, config.n_channels, tuple(labels)
+        self.config = config
+        self.n_channels = config.n_channels
+        self.labels = tuple(labels)
         nn.init.normal_(self.patches.weight, std=0.02)
         initialise(self.named_parameters())
 

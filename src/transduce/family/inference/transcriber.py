@@ -98,7 +98,10 @@ class Transcriber(PreparedApplication):
             memory = self._memory(features, 0)
             language = language or self.tokens.language or self._most_likely_language(memory)
             prompt = self.tokens.prompt(language, task, with_times=times)
-            segments, cut, silent, start = list[Segment](), list[Span](), list[Span](), 0
+            segments = list[Segment]()
+            cut = list[Span]()
+            silent = list[Span]()
+            start = 0
             while start < n_frames:
                 memory = self._memory(features, start) if start else memory
                 output = self._output(memory, prompt, rules, settings)

@@ -54,7 +54,9 @@ def _too_short(name: str, expected: str, found: str) -> str:
 
 
 def _check_pages(file: BinaryIO, size: int, name: str) -> None:
-    flags, position, codecs = 0, 0, list[bytes]()
+    flags = 0
+    position = 0
+    codecs = list[bytes]()
     while position < size:
         file.seek(position)
         header = file.read(27)

@@ -144,7 +144,9 @@ class PreferenceTask(PairTask[TextModel], RelativeTask[TextModel]):
             margins = self._margins(model, states, ids, mask, config.dpo_beta)
             factors = config.dpo_beta * torch.sigmoid(-margins) * batch.tgt_mask[:, 0]
             weights = torch.cat([factors, -factors])[:, None] * mask[:, 1:]
-            rows, truth, output = states.flatten(0, 1), ids[:, 1:].flatten(), model.output
+            rows = states.flatten(0, 1)
+            truth = ids[:, 1:].flatten()
+            output = model.output
             slope = projected_cross_entropy(rows, output.weight, truth, bias=output.bias, weights=weights.flatten())
         return pair_loss(margins, batch) + (slope - slope.detach())
 

@@ -135,7 +135,9 @@ class SoundTask(InspectingTask[Listener]):
     ) -> dict[str, float]:
         """Return the loss of a token without label smoothing, and the scores of the most likely texts."""
         plain = dataclasses.replace(config.train, label_smoothing=0.0, rdrop=0.0)
-        nats, count, texts = 0.0, 0, dict[int, str]()
+        nats = 0.0
+        count = 0
+        texts = dict[int, str]()
         order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][1]))
         for members in (order[i : i + EVALUATED] for i in range(0, len(order), EVALUATED)):
             batch = batch_of([pairs[i] for i in members], tokenizer, self).to(model.output.weight.device)

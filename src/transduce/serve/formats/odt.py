@@ -35,7 +35,10 @@ def _tokens(xml: str) -> Iterator[Token]:
             raw = xml[place : match.start()]
             yield text_token(raw) if is_text else Token("block", raw)
         place = match.end()
-        raw, name, is_closing, is_empty = match[0], match[2] or "", bool(match[1]), match[0].endswith("/>")
+        raw = match[0]
+        name = match[2] or ""
+        is_closing = bool(match[1])
+        is_empty = match[0].endswith("/>")
         if not name or is_empty:
             is_inner = is_text and name not in _PARAGRAPHS
             yield Token("break" if name in _SPACES else "mark" if is_inner else "block", raw, text=" ")

@@ -58,7 +58,9 @@ def _decoded(raw: str, decode: Callable[[str], str]) -> tuple[str, Sequence[int]
     """Return the text of a source, and the place in the source of each character of the text, and the end."""
     if "\\" not in raw:
         return raw, range(len(raw) + 1)
-    texts, offsets, place = list[str](), list[int](), 0
+    texts = list[str]()
+    offsets = list[int]()
+    place = 0
     for match in _ESCAPES.finditer(raw):
         offsets += range(place, match.start())
         texts += [raw[place : match.start()], decode(match[0])]
