@@ -10,13 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from support.command_line import assert_mistake
 from support.small_encoders import bert_folder
 from support.toy_task import CommandResult
 from support.whisper_folder import RATE, noise, write_whisper
 
+from transduce.family.hugging_face.folder import Member, write_member
+from transduce.family.hugging_face.wav2vec2 import CONVERSION
+from transduce.family.inference.speech_recogniser import SpeechRecogniser
 from transduce.family.inference.transcriber import Transcriber
+from transduce.family.sound.configs import Wav2Vec2Config
 from transduce.family.sound.sound_file import read_sound
+from transduce.family.sound.wav2vec2 import Wav2Vec2
 
 soundfile = pytest.importorskip("soundfile", reason="needs transduce[sound]")
 Cli = Callable[..., CommandResult]
@@ -147,6 +153,59 @@ def test_json_has_a_name_that_is_not_utf_8(folder: Path, sounds: list[Path], cli
     assert result.code == 0 and json.loads(result.out)["file"] == f"{tmp_path}/\ufffd.wav"
 
 
+@pytest.fixture(scope="module")
+def recogniser(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of a wav2vec 2.0 with random weights and the characters of public folders."""
+    torch.manual_seed(1)
+    config = Wav2Vec2Config(
+        vocab_size=6, d_model=16, n_layers=1, n_heads=2, n_channels=8, position_width=4, position_groups=2
+    )
+    model = Wav2Vec2(config).eval()
+    with torch.no_grad():
+        model.output.weight *= 20
+    characters = {"<pad>": 0, "|": 1, **{character: i for i, character in enumerate("ACEH", start=2)}}
+    member = Member(model, CONVERSION.settings(model), {"vocab.json": json.dumps(characters).encode()})
+    folder = tmp_path_factory.mktemp("wav2vec2") / "model"
+    write_member(folder, member)
+    return folder
+
+
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_a_wav2vec_2_hears_the_same_files(recogniser: Path, sounds: list[Path], cli: Cli, beam_size: int) -> None:
+    model = SpeechRecogniser.load(recogniser)
+    texts = [model.transcribe(sound, beam_size=beam_size) for sound in sounds]
+    result = cli("transcribe", recogniser, *sounds, "--beam-size", beam_size)
+    assert (result.code, result.err) == (0, "") and len({*texts}) == 3 and all(texts)
+    assert result.out.decode().splitlines() == [" ".join(text.split()) for text in texts]
+
+
+def test_a_sound_is_one_segment_of_a_wav2vec_2(recogniser: Path, sounds: list[Path], cli: Cli) -> None:
+    sounds[0].write_bytes(write(np.full(8_000, np.nan), RATE, subtype="FLOAT").getvalue())
+    result = cli("transcribe", recogniser, *sounds[:2], "--format", "json")
+    assert result.code == 2 and f"{sounds[0]}: expected samples that are finite numbers" in result.err
+    damaged, record = map(json.loads, result.out.splitlines())
+    assert damaged == {"file": str(sounds[0]), "text": None}
+    (segment,) = record["segments"]
+    assert record["text"] and segment == {"start": 0.0, "end": 1.5, "text": record["text"]}
+    assert (record["language"], record["duration"]) == (None, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--format", "srt", "--format=srt: expected a Whisper: a wav2vec 2.0 has no times; leave it out"),
+        ("--language", "de", "--language='de': must not be set for a wav2vec 2.0; leave it out"),
+        ("--task", "translate", "--task='translate': must not be set for a wav2vec 2.0; leave it out"),
+        ("--precision", "int8", "--precision='int8': expected 'fp32', the only precision of model_type='wav2vec2'"),
+        ("--beam-size", 0, "--beam-size=0: expected"),
+    ],
+)
+def test_options_that_a_wav2vec_2_lacks_are_named(
+    recogniser: Path, sounds: list[Path], cli: Cli, option: str, value: Any, message: str
+) -> None:
+    assert_mistake(cli("transcribe", recogniser, sounds[0], option, value), message)
+
+
 def test_another_member_and_wrong_options_are_named(folder: Path, sounds: list[Path], cli: Cli) -> None:
     assert_mistake(
         cli("transcribe", folder, sounds[0], "--language", "xx"), "--language='xx': expected one of en, de, yue"
@@ -161,7 +220,7 @@ def test_another_member_and_wrong_options_are_named(folder: Path, sounds: list[P
 
 def test_a_member_that_does_not_hear_is_named(sounds: list[Path], tmp_path: Path, cli: Cli) -> None:
     folder = bert_folder(tmp_path / "bert")
-    assert_mistake(cli("transcribe", folder, sounds[0]), "model_type='bert': expected a model of sound, Whisper; use")
+    assert_mistake(cli("transcribe", folder, sounds[0]), "model_type='bert': expected a model of sound, Whisper or")
 
 
 def write(samples: np.ndarray, rate: int, **options: Any) -> io.BytesIO:

@@ -1,8 +1,10 @@
-"""`transduce transcribe`: the text of sound files, by a Whisper."""
+"""`transduce transcribe`: the text of sound files, by a Whisper or a wav2vec 2.0."""
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from transduce.family.sound.segments import Transcript
 
-Folder = Annotated[Path, Parameter(help="Folder of a Whisper in Hugging Face's form with tokenizer.json.")]
+Folder = Annotated[Path, Parameter(help="Folder of a Whisper or a wav2vec 2.0, as made here or elsewhere.")]
 Sounds = Annotated[
     Path,
     Parameter(
@@ -38,27 +40,30 @@ def transcribe(
     output: Output = None,
     language: Annotated[
         str | None,
-        Parameter(help="Code of the language that is spoken, such as de.", show_default="the most likely one"),
+        Parameter(help="Whisper: code of the language that is spoken, such as de.", show_default="the most likely one"),
     ] = None,
     task: Annotated[
         Literal["transcribe", "translate"] | None,
-        Parameter(help="translate: write English, whatever is spoken.", show_default="the folder's, or transcribe"),
+        Parameter(
+            help="Whisper: translate writes English, whatever is spoken.", show_default="the folder's, or transcribe"
+        ),
     ] = None,
     beam_size: BeamSize = None,
     precision: Precision = "fp32",
     format: Annotated[
         Form,
         Parameter(
-            help="text: a line for each file. srt: subtitles of one file. json: an object for each file, with its "
-            "segments."
+            help="text: a line for each file. json: an object for each file, with its segments. srt: subtitles of one "
+            "file, by a Whisper."
         ),
     ] = "text",
 ) -> None:
     """Write the words that are spoken in sound files, in their order, each as soon as it is ready.
 
-    A sound of any length, rate and number of channels is heard in windows of 30 seconds. A window whose text is cut at
-    the maximum number of tokens is named on standard error, as is a damaged file, which gives a blank line, or null in
-    JSON, and exit code 2 at the end. Needs transduce[sound].
+    A sound may have any rate and number of channels. A Whisper hears it in windows of 30 seconds, a wav2vec 2.0 as a
+    whole, so its JSON has one segment for each sound. A window whose text is cut at the maximum number of tokens is
+    named on standard error, as is a damaged file, which gives a blank line, or null in JSON, and exit code 2 at the
+    end. Needs transduce[sound].
 
     Examples
     --------
@@ -66,25 +71,22 @@ def transcribe(
     transduce transcribe whisper-tiny film.flac --format srt --output film.srt
     transduce transcribe whisper-tiny rede.wav --language de --task translate
     transduce transcribe whisper-tiny *.wav --format json > transcripts.jsonl
+    transduce transcribe wav2vec2-base-960h talk.wav --beam-size 10
     """
     from transduce.cli.output import output_file
 
     names = _checked_names(sounds, output, format)  # before a model is loaded, which takes long
 
-    from transduce.family.inference.transcriber import Transcriber
     from transduce.model.cpu_backend import keep_freed_memory
 
     keep_freed_memory()
-    model = Transcriber.load(folder, precision=precision)
-    if precision == "auto":
-        print(f"transduce: precision {model.precision}", file=sys.stderr)
-    times = True if format == "srt" or format == "json" and model.tokens.no_times is not None else None
+    transcript_of = _transcriber(folder, precision, format, language, task, beam_size)
     n_damaged = 0
     with output_file(output) if output is not None else nullcontext(sys.stdout.buffer) as file:
         for sound, name in zip(sounds, names, strict=True):
             samples, transcript = _samples(sound, is_alone=len(sounds) == 1), None
             if samples is not None:
-                transcript = model.transcribe(samples, language=language, task=task, times=times, beam_size=beam_size)
+                transcript = transcript_of(samples)
                 _warn_of_cuts(transcript, name)
             n_damaged += transcript is None
             file.write(_in_form(transcript, sound, format))
@@ -107,6 +109,31 @@ def _checked_names(sounds: tuple[Path, ...], output: Path | None, form: Form) ->
     from transduce.family.sound.sound_file import check_sound
 
     return [check_sound(sound) for sound in sounds]
+
+
+def _transcriber(
+    folder: Path, precision: Precision, form: Form, language: str | None, task: str | None, beam_size: int | None
+) -> "Callable[[np.ndarray], Transcript]":
+    """Return what makes a transcript of samples. Raises UserError for options that the model of the folder lacks."""
+    from transduce.family import load
+    from transduce.family.inference.speech_recogniser import SpeechRecogniser
+    from transduce.family.inference.transcriber import Transcriber
+
+    match load(folder, precision=precision):
+        case Transcriber() as model:
+            if precision == "auto":
+                print(f"transduce: precision {model.precision}", file=sys.stderr)
+            times = True if form == "srt" or form == "json" and model.tokens.no_times is not None else None
+            return partial(model.transcribe, language=language, task=task, times=times, beam_size=beam_size)
+        case SpeechRecogniser() as model:
+            for name, value in (("language", language), ("task", task)):
+                if value is not None:
+                    raise UserError(f"{name}={value!r}: must not be set for a wav2vec 2.0; leave it out")
+            if form == "srt":
+                raise UserError("--format=srt: expected a Whisper: a wav2vec 2.0 has no times; leave it out")
+            return partial(model.transcript, beam_size=1 if beam_size is None else beam_size)
+        case model:
+            raise model.another("a model of sound, Whisper or wav2vec 2.0")
 
 
 def _samples(sound: Path, *, is_alone: bool) -> "np.ndarray | None":

@@ -49,7 +49,7 @@ USES = {
     "diffusion": ("A diffusion model of text", "transduce fill THIS_FOLDER < in.txt > out.txt"),
     "spans": ("A text-to-text model", 'transduce.family.load("THIS_FOLDER").generate("A man <extra_id_0> a guitar.")'),
     "speech": ("A model of speech", "transduce transcribe THIS_FOLDER a.wav"),
-    "ctc": ("A model of speech", 'transduce.family.load("THIS_FOLDER").transcribe("a.wav")'),
+    "ctc": ("A model of speech", "transduce transcribe THIS_FOLDER a.wav"),
     "language_model": ("A language model", "transduce continue THIS_FOLDER < in.txt > out.txt"),
     "preferences": ("A language model", "transduce continue THIS_FOLDER < in.txt > out.txt"),
     "rewards": ("A reward model", 'transduce.family.tasks.preferences.rewards("THIS_FOLDER", ["a text", "another"])'),

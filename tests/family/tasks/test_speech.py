@@ -102,7 +102,7 @@ def last_scores(run: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_ctc_learns_the_tones(tmp_path: Path) -> None:
+def test_ctc_learns_the_tones(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     run = train_in(tmp_path / "run", CTC, tmp_path / "sounds")
     scores = last_scores(run)
     assert scores["valid_word_errors"] <= 10 and scores["valid_loss"] < 0.3
@@ -116,6 +116,7 @@ def test_ctc_learns_the_tones(tmp_path: Path) -> None:
     recogniser.save(tmp_path / "exported")
     again = SpeechRecogniser.load(tmp_path / "exported")
     assert [again.transcribe(sound) for sound in sounds[:5]] == outputs[:5]
+    assert cli("transcribe", run / "model", *sounds[:5]).out.decode().splitlines() == outputs[:5]
 
 
 @pytest.mark.slow

@@ -22,8 +22,7 @@ USES = {
     **dict.fromkeys(("openai-gpt", "gpt_bigcode", *kinds_of("language_model")), "`transduce continue`"),
     "llada": "`transduce fill`",
     "bert": "`transduce fill`, `embed` or `classify`",
-    "whisper": "`transduce transcribe`",
-    "wav2vec2": "`transduce.family.load` in Python",
+    **dict.fromkeys(("whisper", "wav2vec2"), "`transduce transcribe`"),
     **dict.fromkeys(ENCODERS_ONLY_HERE, "`transduce fill` or `embed`"),
 }
 

@@ -13,6 +13,8 @@ from transduce.family.hugging_face.folder import Member, read_json
 from transduce.family.inference.application import Application
 from transduce.family.inference.text_encoder import finite
 from transduce.family.sound import ctc
+from transduce.family.sound.log_mel import RATE
+from transduce.family.sound.segments import Segment, Transcript
 from transduce.family.sound.sound_file import samples_of
 from transduce.family.sound.wav2vec2 import Wav2Vec2, normalised
 from transduce.model.cpu_backend import faster_products
@@ -30,13 +32,18 @@ class SpeechRecogniser(Application):
             raise self.another("a model of sound, wav2vec 2.0")
         self.model = member.model
 
-    @torch.inference_mode()
     def transcribe(self, sound: str | Path | np.ndarray | Tensor, *, beam_size: int = 1) -> str:
-        """Return what is said in a sound: a file, or samples (N,) at 16 kHz, numbers from -1 to 1.
+        """Return the words of a sound. `transcript` describes the arguments and the errors."""
+        return self.transcript(sound, beam_size=beam_size).text
 
-        beam_size: beginnings of the text that the search keeps; 1: the text of the most likely path. The whole sound
-        is heard at once, so memory grows with the square of its length. Raises UserError for a sound that cannot be
-        read, and NotFiniteError if an output of the model is not finite.
+    @torch.inference_mode()
+    def transcript(self, sound: str | Path | np.ndarray | Tensor, *, beam_size: int = 1) -> Transcript:
+        """Return the transcript of a sound: a file, or samples (N,) at 16 kHz, numbers from -1 to 1.
+
+        It has no language, and one segment, the whole sound, or none without words: the model does not learn times.
+        beam_size: beginnings of the text that the search keeps; 1: the text of the most likely path. The model hears
+        the whole sound at once, so time grows with the square of its length. Raises UserError for a sound that cannot
+        be read, and NotFiniteError if an output of the model is not finite.
         """
         if type(beam_size) is not int or beam_size < 1:
             raise UserError(f"beam_size={beam_size!r}: expected a whole number of at least 1; leave it out")
@@ -51,7 +58,9 @@ class SpeechRecogniser(Application):
         with faster_products(heard.device):
             logits = finite(self.model(normalised(heard, mask), mask)[0], self.folder)
         log_probs = logits.log_softmax(dim=-1).cpu().numpy()
-        return self._text(ctc.greedy(log_probs) if beam_size == 1 else ctc.prefix_beam(log_probs, beam_size))
+        text = self._text(ctc.greedy(log_probs) if beam_size == 1 else ctc.prefix_beam(log_probs, beam_size))
+        duration = len(samples) / RATE
+        return Transcript(text, None, duration, (Segment(0.0, duration, text),) if text else ())
 
     def _text(self, ids: Sequence[int]) -> str:
         if self._characters is None:
