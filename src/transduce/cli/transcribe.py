@@ -58,7 +58,7 @@ def transcribe(
         ),
     ] = "text",
 ) -> None:
-    """Write the words that are spoken in sound files, in their order, each as soon as it is ready.
+    """Write the words of sound files, in their order, each as soon as it is ready.
 
     A sound may have any rate and number of channels. A Whisper hears it in windows of 30 seconds, a wav2vec 2.0 as a
     whole, so its JSON has one segment for each sound. A window whose text is cut at the maximum number of tokens is

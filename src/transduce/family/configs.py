@@ -336,9 +336,7 @@ class WhisperConfig:
     d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
     n_mels: int = 80  # bands of the log-mel features
     max_frames: int = 1_500  # rows of the encoder's table of positions, of 20 ms each: the longest sound
-    max_positions: int = (
-        448  # rows of the decoder's table of positions: maximum number of tokens of a text and its prompt
-    )
+    max_positions: int = 448  # rows of the decoder's table of positions: maximum of a text and its prompt, in tokens
     dropout: float = 0.0  # of the embeddings, the attention weights and the residuals
 
     __post_init__ = use_python_numbers

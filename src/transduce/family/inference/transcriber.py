@@ -79,7 +79,7 @@ class Transcriber(PreparedApplication):
         times: bool | None = None,
         beam_size: int | None = None,
     ) -> Transcript:
-        """Return the words that are spoken in a sound: a file, or samples (N,) at 16 kHz, numbers from -1 to 1.
+        """Return the transcript of a sound: a file, or samples (N,) at 16 kHz, numbers from -1 to 1.
 
         language: code of the language that is spoken, such as "de"; None: the folder's, or else the most likely one.
         task: "transcribe", or "translate" into English; None: the folder's, or else "transcribe". times: let the output

@@ -24,7 +24,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Transcript:
-    """The words that are spoken in a sound.
+    """The words of a sound, and when they are heard.
 
     language: its code, or None if the model has only one. duration: of the sound, in seconds. segments: in their order.
     cut: start and end in seconds of each window whose output was cut at the maximum number of tokens, so that text may
