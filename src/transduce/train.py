@@ -151,13 +151,14 @@ def train(request: TrainRequest, task: Task[Any] | None = None) -> Path:
 def session(run: Run, state: TrainingState, tracker: TrackerName | None = None) -> None:
     """Train from the step of `state` on, and write checkpoints, log, model and report."""
     is_leader = distributed.is_leader()
+    config = run.config.train
     step = state.counters.step
     is_new = step == 0 and state.counters.best_step is None
     with (
         closing(Log(run.out if is_leader else None, -1 if is_new else step, tracker=tracker)) as log,
-        TrainingProgress(run.config.train.max_steps, step, quiet=not is_leader) as progress,
+        TrainingProgress(config.max_steps, step, TASKS[config.task].unit, quiet=not is_leader) as progress,
         StopSignal() as stop,
-        CheckpointWriter(run.out, log, progress.print_lines, run.config.train, None if is_new else step) as writer,
+        CheckpointWriter(run.out, log, progress.print_lines, config, None if is_new else step) as writer,
     ):
         progress.print_lines([*run.lines])
         if step and is_leader:

@@ -112,6 +112,11 @@ class TaskEntry:
     sides: tuple[str, str] = ("source and target text", "SRC TGT")
     start: str | None = None
 
+    @property
+    def unit(self) -> str:
+        """What a batch counts, in words, for the speed of a training."""
+        return "samples and tokens" if self.is_of_sound else "tokens"
+
 
 TASKS = {
     "translation": TaskEntry("transduce.train:TranslationTask", scores=("bleu", "chrf")),

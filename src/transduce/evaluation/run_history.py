@@ -33,7 +33,7 @@ FIGURES: dict[str, tuple[str, int | None]] = {
     "valid_bits_per_character": ("validation bits per character", 3),
     "lr": ("learning rate", None),
     "gradient_norm": ("gradient norm", 3),
-    "tokens_per_second": ("tokens/s", 0),
+    "tokens_per_second": ("speed", 0),
 }
 _KEYS = (*FIGURES, "epoch", "seconds", "processor_share")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from transduce.config.files import from_json
+from transduce.config.kinds import TASKS
 from transduce.config.overrides import format_value
 from transduce.config.schema import Config, architecture, kind_in_words, sections
 from transduce.errors import UserError
@@ -76,7 +77,9 @@ _CHARTS = (
     _PERPLEXITY,
     Chart("Learning rate", "", ("lr",), logarithmic=False),
     Chart("Gradient norm", "", ("gradient_norm",), logarithmic=True),
-    Chart("Speed", "source and target tokens per second", ("tokens_per_second",), logarithmic=False),
+    Chart(
+        "Speed", "source and target tokens, or samples of sound, per second", ("tokens_per_second",), logarithmic=False
+    ),
 )
 
 
@@ -166,7 +169,8 @@ def _headline(config: Config, history: History, best: int | None) -> str:
     if not math.isnan(epoch):
         rows.append(("Epoch", f"{epoch + 1:,.0f}", f"{history.last_step:,} steps"))
     if not math.isnan(seconds):
-        rows.append(("Time in training", duration(seconds), f"{_figure('tokens_per_second', speed)} tokens/s"))
+        unit = TASKS[config.train.task].unit
+        rows.append(("Time in training", duration(seconds), f"{_figure('tokens_per_second', speed)} {unit}/s"))
     share = curves["processor_share"].last()
     if share < BUSY:
         rows.append(("Machine busy", f"{share:.0%}", "of the processor time that the threads could have"))

@@ -65,12 +65,13 @@ class Progress:
 
 
 class TrainingProgress(Progress):
-    """The progress of a run, from step `start` to step `steps`. quiet: another rank prints."""
+    """The progress of a run, from step `start` to step `steps`. unit: of its speed. quiet: another rank prints."""
 
-    def __init__(self, steps: int, start: int, *, quiet: bool = False) -> None:
+    def __init__(self, steps: int, start: int, unit: str = "tokens", *, quiet: bool = False) -> None:
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         super().__init__(steps, start, columns, quiet=quiet)
         self.steps = steps
+        self.unit = unit
 
     def advance(self, step: int) -> None:
         """Move the bar to `step`."""
@@ -78,7 +79,8 @@ class TrainingProgress(Progress):
 
     def report(self, step: int, report: Mapping[str, float]) -> None:
         """Print loss, learning rate and speed: next to the bar, or as a line with the time left if there is no bar."""
-        figures = f"loss {report['loss']:.3f}  lr {report['lr']:.2e}  {report['tokens_per_second']:,} tokens/s"
+        speed = f"{report['tokens_per_second']:,} {self.unit}/s"
+        figures = f"loss {report['loss']:.3f}  lr {report['lr']:.2e}  {speed}"
         if report.get("processor_share", 1) < BUSY:
             figures += f"  (machine busy: {report['processor_share']:.0%} of the processor time)"
         self.bar.update(self.task, description=figures)

@@ -94,7 +94,9 @@ class Meter:
         self.processor_seconds += processor_seconds
 
     def report(self, lr: float, epoch: int, seconds: float) -> dict[str, float]:
-        """Return the mean loss of a target token, and the speed in source and target tokens a second.
+        """Return the mean loss of a target token, and the speed: source and target tokens a second.
+
+        In a task of sound, the source counts samples.
 
         processor_share: processor time divided by the number of threads and the time by the clock. Other programs take
         the rest. seconds: seconds of training so far.

@@ -229,6 +229,7 @@ def test_a_text_without_enough_frames_is_named(tmp_path: Path, capsys: pytest.Ca
         r"training skips 1 pairs with too few frames for the text: \S*train.0 and \S*train.1, lines 2", printed
     )
     assert math.isfinite(last_scores(tmp_path / "run")["valid_loss"]) and "skipped" not in printed
+    assert " samples and tokens/s  " in printed
 
 
 def test_a_skipped_text_adds_no_gradient() -> None:
