@@ -9,10 +9,10 @@ UNLIMITED = 1 << 20  # tokens of a text of a recurrence that was trained elsewhe
 
 
 @dataclass(frozen=True)
-class GPT2Config:
-    """The sizes of a GPT-2. The defaults make the smallest public one, except the vocabulary."""
+class GPT2Sizes:
+    """The sizes of a GPT-2 of any kind. The defaults make the smallest public one, except the vocabulary."""
 
-    kind: Literal["gpt2"] = "gpt2"
+    kind: str
     vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
     d_model: int = 768  # width of every sub-layer's output
     n_layers: int = 12
@@ -30,44 +30,37 @@ class GPT2Config:
 
 
 @dataclass(frozen=True)
-class RewardConfig:
-    """The sizes of a GPT-2 with a scalar head. A run takes them from the language model that it starts from."""
+class GPT2Config(GPT2Sizes):
+    """A GPT-2."""
 
-    kind: Literal["gpt2_reward"] = "gpt2_reward"
-    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
-    d_model: int = 768  # width of every sub-layer's output
-    n_layers: int = 12
-    n_heads: int = 12
-    multi_query: bool = False  # all heads of queries share one head of keys and values, as in StarCoder
-    d_ff: int | None = None  # inner width of the feed-forward layer; None: 4 * d_model
-    max_positions: int = 1_024  # rows of the table of positions: maximum number of tokens of a text
-    dropout: float = 0.1  # of the embedding, the attention weights and the residuals
-
-    __post_init__ = use_python_numbers
-
-    @property
-    def gpt2(self) -> GPT2Config:
-        """The sizes of the language model."""
-        return sizes_of(self, GPT2Config)
-
-    def problems(self) -> list[str]:
-        """Return a line for each combination of values with which the model cannot be built."""
-        return self.gpt2.problems()
+    kind: Literal["gpt2"] = "gpt2"
 
 
 @dataclass(frozen=True)
-class LlamaConfig:
-    """The sizes of a Llama. It has no dropout."""
+class RewardConfig(GPT2Sizes):
+    """A GPT-2 with a scalar head. A run takes the sizes from the language model that it starts from."""
 
-    kind: Literal["llama"] = "llama"
+    kind: Literal["gpt2_reward"] = "gpt2_reward"
+
+    @property
+    def gpt2(self) -> GPT2Config:
+        """The language model."""
+        return sizes_of(self, GPT2Config)
+
+
+@dataclass(frozen=True)
+class LlamaSizes:
+    """The sizes of a Llama of any kind. It has no dropout."""
+
+    kind: str
     vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
     d_model: int = 768  # width of every sub-layer's output
     n_layers: int = 12
     n_heads: int = 12
     n_kv_heads: int | None = None  # heads of keys and values, which the heads of queries share; None: n_heads
     d_ff: int = 2_048  # inner width of the gated feed-forward layer, which has three matrices
-    max_positions: int = 1_024  # maximum number of tokens of a text; no parameter depends on it
-    tied: bool = True  # the embedding is also the output matrix; not in the Llama of 7 B
+    max_positions: int = 1_024  # maximum number of tokens of a text
+    tied: bool = True  # the embedding is also the output matrix; not in the public Llama of 7 B and LLaDA of 8 B
 
     __post_init__ = use_python_numbers
 
@@ -83,29 +76,22 @@ class LlamaConfig:
 
 
 @dataclass(frozen=True)
-class LladaConfig:
-    """The sizes of a LLaDA: the sizes of a Llama, and a table of lengths."""
+class LlamaConfig(LlamaSizes):
+    """A Llama."""
+
+    kind: Literal["llama"] = "llama"
+
+
+@dataclass(frozen=True)
+class LladaConfig(LlamaSizes):
+    """A LLaDA: a Llama, and a table with a probability of each length, up to `max_positions` tokens with both ends."""
 
     kind: Literal["llada"] = "llada"
-    vocab_size: int | None = None  # rows of the embedding; None: filled from the tokenizer
-    d_model: int = 768  # width of every sub-layer's output
-    n_layers: int = 12
-    n_heads: int = 12
-    n_kv_heads: int | None = None  # heads of keys and values, which the heads of queries share; None: n_heads
-    d_ff: int = 2_048  # inner width of the gated feed-forward layer, which has three matrices
-    max_positions: int = 1_024  # maximum number of tokens of a text with both ends; each length has a probability
-    tied: bool = True  # the embedding is also the output matrix; not in the LLaDA of 8 B
-
-    __post_init__ = use_python_numbers
 
     @property
     def llama(self) -> LlamaConfig:
-        """The sizes of the Llama."""
+        """The Llama."""
         return sizes_of(self, LlamaConfig)
-
-    def problems(self) -> list[str]:
-        """Return a line for each combination of values with which the model cannot be built."""
-        return self.llama.problems()
 
 
 @dataclass(frozen=True)
