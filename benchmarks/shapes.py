@@ -1,7 +1,7 @@
 """Pictures of coloured shapes, drawn here, with captions and boxes: CLIP names unseen combinations, DETR finds shapes.
 
     python benchmarks/shapes.py clip [--steps 2000] [--seed 1]
-    python benchmarks/shapes.py detr [--steps 1600] [--seed 1]
+    python benchmarks/shapes.py detr [--steps 1600] [--seed 1] [--no-object 0.1]
 
 CLIP sees one shape of 36 combinations of colour and shape, of which six, each colour and each shape once, are in no
 training picture. DETR sees one to four shapes, and is judged on pictures of its own. The weights of both are random at
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from transduce.family.images.clip import LARGEST_SCALE, Clip
+from transduce.family.images.clip import Clip
 from transduce.family.images.configs import ClipConfig, DetrConfig, ViTConfig
 from transduce.family.images.detr import Detr
 from transduce.family.images.detr_loss import Objects, pairwise_iou, set_loss
@@ -125,7 +125,6 @@ def train_clip(steps: int, seed: int, batch: int = 64) -> Clip:
 
     def loss() -> Tensor:
         pictures, things = pictures_of(generator, TRAINING_PAIRS, batch)
-        model.log_scale.data.clamp_(max=float(np.log(LARGEST_SCALE)))
         return model.loss(pictures, ids_of([caption(generator, thing) for thing in things]))
 
     return train(model, loss, steps)
@@ -178,14 +177,14 @@ def scenes_of(generator: np.random.Generator, count: int) -> tuple[Tensor, list[
     return torch.from_numpy(np.stack(pictures)), truth
 
 
-def train_detr(steps: int, seed: int, batch: int = 32) -> Detr:
-    """Train a DETR to find shapes."""
+def train_detr(steps: int, seed: int, no_object: float, batch: int = 32) -> Detr:
+    """Train a DETR to find shapes. no_object: weight of the queries without an object."""
     torch.manual_seed(seed)
     generator, model = np.random.default_rng(seed), small_detr()
 
     def loss() -> Tensor:
         pictures, truth = scenes_of(generator, batch)
-        return set_loss(model(pictures), truth)
+        return set_loss(model(pictures), truth, no_object)
 
     return train(model, loss, steps)
 
@@ -231,8 +230,8 @@ def mean_precision(least: float, probabilities: Tensor, classes: Tensor, boxes: 
     return float(np.mean(areas))
 
 
-def detr(steps: int, seed: int) -> None:
-    model = train_detr(steps, seed).eval()
+def detr(steps: int, seed: int, no_object: float) -> None:
+    model = train_detr(steps, seed, no_object).eval()
     print("| 500 pictures that were not in the training | |\n|---|---|")
     for name, value in detection(model).items():
         print(f"| {name} | {value:.3f} |")
@@ -266,9 +265,13 @@ def main() -> None:
     parser.add_argument("task", choices=["clip", "detr"])
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--no-object", type=float, default=0.1, help="detr: weight of the queries without an object")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    clip(args.steps or 2_000, args.seed) if args.task == "clip" else detr(args.steps or 1_600, args.seed)
+    if args.task == "clip":
+        clip(args.steps or 2_000, args.seed)
+    else:
+        detr(args.steps or 1_600, args.seed, args.no_object)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """CLIP beside Hugging Face transformers, with the same random weights, and its classes that are only named."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,21 @@ def test_a_copy_of_the_folder_is_read_by_hugging_face(folder: Path, models: Mode
 def test_public_sizes_have_their_number_of_parameters(config: ClipConfig, count: int) -> None:
     with torch.device("meta"):
         assert parameter_count(Clip(config)) == count
+
+
+@pytest.mark.parametrize(("before", "after"), [(150.0, 100.0), (99.0, 99.0)])
+def test_a_training_clips_the_scale(before: float, after: float) -> None:
+    torch.manual_seed(1)
+    tower = ViTConfig(12, 4, 8, 1, 2, 2, 8)
+    model = Clip(ClipConfig(tower, 300, 8, 1, 2, 8, max_positions=8, d_joint=4), end=0)
+    model.log_scale.data.fill_(math.log(before))
+    model.eval().loss(random_images(), IDS)
+    assert model.log_scale.exp().item() == pytest.approx(before)
+    loss = model.train().loss(random_images(), IDS)
+    assert model.log_scale.exp().item() == pytest.approx(after)
+    assert loss.item() == pytest.approx(model.eval().loss(random_images(), IDS).item())
+    loss.backward()
+    assert model.log_scale.grad is not None and model.log_scale.grad.item() != 0
 
 
 def test_pairs_that_belong_together_are_learned() -> None:

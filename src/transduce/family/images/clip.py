@@ -22,8 +22,6 @@ from transduce.family.images.configs import ClipConfig
 from transduce.family.images.vit import PatchEncoder, vit_layer
 from transduce.family.initialisation import initialise
 
-LARGEST_SCALE = 100.0  # to which a training clips t, section 2.5
-
 
 def quick_gelu(x: Tensor) -> Tensor:
     """Return x sigmoid(1.702 x), which approximates GELU (Hendrycks and Gimpel 2016, section 2)."""
@@ -98,8 +96,10 @@ class Clip(nn.Module):
     def loss(self, images: Tensor, ids: Tensor) -> Tensor:
         """Return the loss of figure 3 for images (B,C,height,width) and their captions (B,T).
 
-        A training clips `log_scale` to log(`LARGEST_SCALE`) after each step (section 2.5). It is not clipped here:
-        a larger one would have no gradient.
+        In training it first clips t to 100 (section 2.5), in place: clipped in the product, a larger t would have no
+        gradient.
         """
+        if self.training:
+            self.log_scale.data.clamp_(max=math.log(100))
         logits, pairs = self(images, ids), torch.arange(len(ids), device=ids.device)
         return (F.cross_entropy(logits, pairs) + F.cross_entropy(logits.T, pairs)) / 2

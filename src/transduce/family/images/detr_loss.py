@@ -3,8 +3,9 @@
 The cheapest matching of queries and true objects is found first, with p the probability of the true class:
 
     cost = -p + 5 |box - true box|_1 - 2 GIoU                                             eq. 1
-    loss = mean CE of all queries (no object: weight 0.1) + 5 L1 + 2 (1 - GIoU) of the matched boxes, per object
+    loss = mean CE of all queries (no object: weight w) + 5 L1 + 2 (1 - GIoU) of the matched boxes, per object
 
+The weight w suits the number of queries that have no object: 0.1 for the paper's hundred, 1 for a few.
 GIoU, the generalized IoU, is the intersection over the union, less the share of the smallest common box that is in
 neither (appendix A.2).
 """
@@ -22,15 +23,15 @@ NO_OBJECT, OF_BOX, OF_GIOU = 0.1, 5.0, 2.0  # weights of the parts of the loss
 Objects = tuple[Tensor, Tensor]  # classes (M,) and boxes (M,4) of an image
 
 
-def set_loss(outputs: Sequence[Objects], truth: Sequence[Objects]) -> Tensor:
-    """Return the loss of all layers. outputs: see `Detr.forward`. truth: the objects of each image.
+def set_loss(outputs: Sequence[Objects], truth: Sequence[Objects], no_object: float = NO_OBJECT) -> Tensor:
+    """Return the loss of all layers. outputs: see `Detr.forward`. truth: the objects of each image. no_object: w.
 
     Raises UserError for more objects than queries, and NotFiniteError if the costs of a matching are not finite.
     """
-    return torch.stack([loss_of_layer(logits, boxes, truth) for logits, boxes in outputs]).sum()
+    return torch.stack([loss_of_layer(logits, boxes, truth, no_object) for logits, boxes in outputs]).sum()
 
 
-def loss_of_layer(logits: Tensor, boxes: Tensor, truth: Sequence[Objects]) -> Tensor:
+def loss_of_layer(logits: Tensor, boxes: Tensor, truth: Sequence[Objects], no_object: float = NO_OBJECT) -> Tensor:
     """Return the loss of logits (B,N,V+1) and boxes (B,N,4)."""
     n_objects = max(sum(len(classes) for classes, _ in truth), 1)
     classes = torch.full(logits.shape[:2], logits.size(2) - 1, device=logits.device)
@@ -43,7 +44,7 @@ def loss_of_layer(logits: Tensor, boxes: Tensor, truth: Sequence[Objects]) -> Te
         giou = pairwise_giou(matched, true_boxes).diagonal()
         loss = loss + (OF_BOX * l1 + OF_GIOU * (1 - giou).sum()) / n_objects
     weights = torch.ones(logits.size(2), device=logits.device)
-    weights[-1] = NO_OBJECT
+    weights[-1] = no_object
     return loss + F.cross_entropy(logits.flatten(0, 1), classes.flatten(), weights)
 
 
