@@ -2,6 +2,7 @@
 
 import io
 import re
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from xml.dom import minidom
@@ -145,6 +146,16 @@ def test_all_other_members_stay() -> None:
     before, after = members(content), members(written(content, "odt", str.upper))
     assert [*before] == [*after]
     assert {name for name in before if before[name] != after[name]} == {"content.xml"}
+
+
+def test_a_large_member_is_copied_in_blocks() -> None:
+    file = read_file(archive("docx", WORD, ("media/a", bytes(16 << 20))), "docx", "in.docx")
+    tracemalloc.start()
+    try:
+        file.write([part if isinstance(part, str) else part.line for part in file.document])
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def encrypted(content: bytes) -> bytes:

@@ -4,6 +4,7 @@ import io
 import json
 import random
 import re
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -267,6 +268,11 @@ def test_all_escapes_of_gettext_are_read_and_written() -> None:
         ("po", b'msgid "a"b"\nmsgstr ""', "in.po:1: expected one string in quotation marks"),
         ("po", b'msgstr "a"', "in.po:1: expected msgid"),
         ("po", b'msgid "a"\nmsgstr[0] ""', "in.po:2: expected msgid, and of a plural msgid_plural"),
+        (
+            "po",
+            b'msgid "a"\nmsgid_plural "b"\nmsgstr[10] ""',
+            "in.po:3: expected msgstr[0] to msgstr[9], not msgstr[10]; remove this form",
+        ),
         ("html", b"<p>\n<meta charset='ISO-8859-1'>", "in.html:2: expected the charset utf-8, not iso-8859-1; save"),
         (
             "htm",
@@ -280,7 +286,7 @@ def test_all_escapes_of_gettext_are_read_and_written() -> None:
             "in.po:2: expected charset=UTF-8, not CHARSET; set charset=UTF-8 in the header",
         ),
     ],
-    ids=range(20),
+    ids=range(21),
 )
 def test_another_file_is_one_mistake(extension: str, content: bytes, message: str) -> None:
     with pytest.raises(UserError) as error:
@@ -314,6 +320,25 @@ def test_a_file_that_declares_utf_8_is_read(extension: str, content: bytes) -> N
 )
 def test_hostile_html_takes_time_in_proportion_to_its_size(content: bytes) -> None:
     assert written(content, "html") == content  # 0.1 s; minutes if each tag were looked for in all of the rest
+
+
+@pytest.mark.parametrize(
+    ("extension", "content"),
+    [
+        ("html", b"<p " + b"a=b " * 10_000 + b">a</p>"),
+        ("html", b"<p " + b"".join(b"a%d=b " % i for i in range(10_000)) + b">a</p>"),
+        ("po", b'msgid "' + b'\\"' * 10_000 + b'"\nmsgstr ""\n'),
+        ("json", b'["' + b"\\\\" * 10_000 + b'"]'),
+    ],
+    ids=["attributes", "names of attributes", "escapes of gettext", "escapes of JSON"],
+)
+def test_hostile_files_take_memory_in_proportion_to_their_size(extension: str, content: bytes) -> None:
+    tracemalloc.start()
+    try:
+        written(content, extension, lambda line: line + " ")
+        assert tracemalloc.get_traced_memory()[1] < 25 * len(content)  # so 100 MB for the largest file
+    finally:
+        tracemalloc.stop()
 
 
 def test_too_many_texts_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

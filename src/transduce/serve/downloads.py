@@ -38,7 +38,7 @@ class Downloads:
         self._files: dict[str, Download] = {}
         self._limits = set[asyncio.Timeout]()  # of the files that are translated
         self._is_closed = False
-        self._thread = ThreadPoolExecutor(1)  # reads and writes one file at a time: a hostile one takes up to 300 MB
+        self._thread = ThreadPoolExecutor(1)  # reads and writes one file at a time: a hostile one takes up to 200 MB
 
     async def run(self, function: Callable[..., T], *arguments: object) -> T:
         """Return what a function returns that reads or writes a file."""

@@ -106,9 +106,12 @@ def _is_translated(tag: str, name: str) -> bool:
 
 
 def _attributes(tag: str) -> dict[str, str]:
-    """Return the attributes of an opening tag; the first of two with one name, as in browsers."""
-    pairs = [(m[1].lower(), (m[2] or "").strip("\"'").lower()) for m in _ATTRIBUTE.finditer(tag)]
-    return dict(reversed(pairs))
+    """Return `translate` and `class` of an opening tag; the first of two with one name, as in browsers."""
+    attributes: dict[str, str] = {}
+    for match in _ATTRIBUTE.finditer(tag):
+        if (name := match[1].lower()) in ("translate", "class"):
+            attributes.setdefault(name, (match[2] or "").strip("\"'").lower())
+    return attributes
 
 
 def _untouched(source: str, places: tuple[int, int, int], kind: str, depth: int) -> Iterator[Token]:

@@ -6,6 +6,7 @@ The archive is never unpacked on the disk, and nothing outside it is read.
 import copy
 import io
 import re
+import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from transduce.serve.formats.limits import limited
 MOST_XML = 16 << 20  # bytes of the members with text, together
 MOST_UNPACKED = 256 << 20  # bytes of all members
 MOST_MEMBERS = 5_000
+BLOCK = 1 << 20  # bytes of a member that are in memory when it is copied
 MOST_DEPTH = 500
 MOST_STRETCH = 1_000_000  # bytes of a tag, or of a text without tags
 _LONG = re.compile(rb"[<>][^<>]{%d}" % MOST_STRETCH)
@@ -43,8 +45,12 @@ class Archive:
             target.comment = source.comment
             for info in source.infolist():
                 count = self.counts.get(info.filename)
-                data = source.read(info) if count is None else "".join(next(remaining) for _ in range(count)).encode()
-                target.writestr(copy.copy(info), data, info.compress_type)
+                if count is not None:
+                    data = "".join(next(remaining) for _ in range(count)).encode()
+                    target.writestr(copy.copy(info), data, info.compress_type)
+                    continue
+                with source.open(info) as reading, target.open(copy.copy(info), "w") as writing:
+                    shutil.copyfileobj(reading, writing, BLOCK)
         return output.getvalue()
 
 

@@ -20,6 +20,7 @@ _LINE = re.compile(r"(?:[^\\]++|\\[^n])*+(?:\\n|$)")
 _ESCAPE = re.compile(r"((?:\\(?:[0-7]{1,3}|x[0-9a-fA-F]+))+)|\\(.)")
 _ESCAPES = dict(zip("abfnrtv\"\\'?", "\a\b\f\n\r\t\v\"\\'?", strict=True))
 _NAMES = {value: name for name, value in _ESCAPES.items()}
+_ESCAPED = {c: "\\" + _NAMES.get(chr(c), f"{c:03o}") for c in [*range(32), 127, ord('"'), ord("\\")]}
 _CHARSET = re.compile(r"(?:^|\\n)Content-Type:[^\\]*?charset=([^\s;\\]+)", re.IGNORECASE)
 
 
@@ -68,6 +69,8 @@ def _messages(lines: list[tuple[str, str]]) -> Iterator[_Message]:
                 yield message
                 message = _Message()
             name = match[1]
+            if name.startswith("msgstr[") and len(name) > len("msgstr[9]"):
+                raise LineError(i + 1, f"expected msgstr[0] to msgstr[9], not {name[:20]}; remove this form")
             message.strings[name] = [_content(match[2], i)]
         elif (match := _MORE.match(line)) and name:
             message.strings[name].append(_content(match[1], i))
@@ -130,4 +133,4 @@ def _bytes(raw: str) -> str:
 
 
 def _encode(text: str) -> str:
-    return re.sub(r'[\x00-\x1f\x7f"\\]', lambda m: "\\" + _NAMES.get(m[0], f"{ord(m[0]):03o}"), text)
+    return text.translate(_ESCAPED)

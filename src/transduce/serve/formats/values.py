@@ -1,6 +1,7 @@
 """Strings in the syntax of another language, such as JSON: each line of a string is a text, or has texts in HTML."""
 
 import re
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -59,14 +60,15 @@ def _decoded(raw: str, decode: Callable[[str], str]) -> tuple[str, Sequence[int]
     if "\\" not in raw:
         return raw, range(len(raw) + 1)
     texts = list[str]()
-    offsets = list[int]()
+    offsets = array("I")
     place = 0
     for match in _ESCAPES.finditer(raw):
-        offsets += range(place, match.start())
+        offsets.extend(range(place, match.start()))
         texts += [raw[place : match.start()], decode(match[0])]
-        offsets += [match.start()] * len(texts[-1])
+        offsets.extend([match.start()] * len(texts[-1]))
         place = match.end()
-    return "".join([*texts, raw[place:]]), [*offsets, *range(place, len(raw) + 1)]
+    offsets.extend(range(place, len(raw) + 1))
+    return "".join([*texts, raw[place:]]), offsets
 
 
 @dataclass(frozen=True)
