@@ -29,7 +29,17 @@ from transduce.model.transformer import parameter_count
 from transduce.studies import attention_forms
 from transduce.studies.attention_forms import SIZES, AttentionSizes, Shape, TrainedForm, forms, rows
 from transduce.studies.attention_report import report
-from transduce.studies.results import Cost, Count, Duration, Results, Study, figures_type, open_results, settings_type
+from transduce.studies.results import (
+    Cost,
+    Count,
+    Duration,
+    Figures,
+    Results,
+    Study,
+    figures_type,
+    open_results,
+    settings_type,
+)
 from transduce.studies.runner import Control, Endings, Task, Work, in_turn, print_line, run_tasks, timed
 from transduce.studies.small_models import Streams, hashes, read_streams, train_small
 from transduce.training.halves import threads
@@ -57,7 +67,7 @@ def run_attention(train: Path, valid: Path, out: Path, *, sizes: AttentionSizes 
     """
     results = open_results(out, STUDY, {**hashes(train, valid), "sizes": sizes})
     trainings = {f"{row.name}-{seed}": (row, seed) for row in rows(sizes) for seed in row.seeds}
-    origins: dict[str, dict[str, Any]] = {
+    origins: dict[str, Figures] = {
         **{name: {"row": row.name, "seed": seed} for name, (row, seed) in trainings.items()},
         **{f"costs-{n}": {"n": n} for n in sizes.lengths},
     }
@@ -73,7 +83,7 @@ def run_attention(train: Path, valid: Path, out: Path, *, sizes: AttentionSizes 
     return run_tasks(origins, prepare, costs_first, results, report)
 
 
-def _costs(n: int, sizes: AttentionSizes) -> dict[str, Any]:
+def _costs(n: int, sizes: AttentionSizes) -> Figures:
     with threads(1):
         return {"forms": attention_forms.measure(n, sizes)}
 
@@ -152,7 +162,7 @@ def task_of(texts: Tensor, generator: torch.Generator, mask_share: float | None)
 # ---- a training --------------------------------------------------------------------------------------------------
 
 
-def train_and_evaluate(row: TrainedForm, seed: int, texts: Streams, sizes: AttentionSizes) -> dict[str, Any]:
+def train_and_evaluate(row: TrainedForm, seed: int, texts: Streams, sizes: AttentionSizes) -> Figures:
     """Train the model of a row, and return its figures. Raises UserError if the loss is not finite."""
     torch.manual_seed(seed)
     model = model_of(row, texts.vocab_size, sizes)

@@ -9,10 +9,10 @@ text. A position is one piece of the tokenizer, so pairs are cut by pieces. The 
 and the relative positions of Shaw et al. (2018), which know no position but the distance between two.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -28,7 +28,16 @@ from transduce.storage.model_folder import load_model
 from transduce.studies import claims_models
 from transduce.studies.claims_models import run_in_process
 from transduce.studies.claims_report import POSITIONS, RELATIVE, SMOOTHING, report
-from transduce.studies.results import Count, Duration, Percent, Results, Study, figures_type, open_results
+from transduce.studies.results import (
+    Count,
+    Duration,
+    Figures,
+    Percent,
+    Results,
+    Study,
+    figures_type,
+    open_results,
+)
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.trainings import SCORES, TRAINING, TRANSLATION, FilePair, Texts, Training
@@ -58,7 +67,7 @@ SETTINGS = TypedDict(
 )
 
 
-def _entry_types(name: str, settings: Mapping[str, Any]) -> list[Any]:
+def _entry_types(name: str, settings: Figures) -> list[type]:
     kind = name.split("-")[0]
     if kind in ("scaled", "unscaled"):
         return [SCALING]
@@ -107,7 +116,7 @@ def run_claims(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
 
     short = split.write(out / "runs" / "texts", texts.language)
 
-    def measure(training: Training, run: Path) -> dict[str, Any]:
+    def measure(training: Training, run: Path) -> Figures:
         if training.row == RELATIVE:
             return claims_models.train_relative(training, short, run)
         return claims_models.train_and_measure(training, texts, run)
@@ -130,7 +139,7 @@ class Split:
     train: list[Pair]
     valid: list[Pair]
     longer: list[Pair]
-    figures: dict[str, Any]
+    figures: Figures
 
     def write(self, folder: Path, language: str) -> Texts:
         """Write the texts to `folder`, and return them. The test text is the longer pairs."""

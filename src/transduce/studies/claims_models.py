@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +33,7 @@ from transduce.model.transformer import DecoderLayer, EncoderLayer, Transformer,
 from transduce.storage.checkpoints import checkpoints, load_checkpoint, step_of
 from transduce.storage.model_folder import LoadedModel
 from transduce.storage.run_request import TrainRequest
-from transduce.studies.results import Results, encode_config
+from transduce.studies.results import Figures, Results, encode_config
 from transduce.studies.runner import Task, in_turn, run_cells, timed
 from transduce.studies.schedule import outdated_trainings
 from transduce.studies.trainings import Texts, Training, read_config, score_figures
@@ -69,7 +68,7 @@ def row_of(width: int, has_factor: bool) -> str:
 
 
 def run_in_process(
-    trainings: Sequence[Training], results: Results, measure: Callable[[Training, Path], dict[str, Any]], *, rerun: bool
+    trainings: Sequence[Training], results: Results, measure: Callable[[Training, Path], Figures], *, rerun: bool
 ) -> None:
     """Train the models that are not done, one by one, and record their figures.
 
@@ -85,7 +84,7 @@ def run_in_process(
             if results.is_done(name) or results.has_diverged(name):
                 _remove(runs / name)
 
-    def work(training: Training) -> dict[str, Any]:
+    def work(training: Training) -> Figures:
         tidy()
         return timed(measure, training, runs / training.name)
 
@@ -121,7 +120,7 @@ def train_here(training: Training, texts: Texts, run: Path, task: TranslationTas
     return LoadedModel(task.build(config).eval(), config, tokenizer), last
 
 
-def load_last(loaded: LoadedModel, last: Path) -> dict[str, Any]:
+def load_last(loaded: LoadedModel, last: Path) -> Figures:
     """Give the model the weights of its last checkpoint, and return its size, its steps and its configuration."""
     set_weights(loaded.model, load_checkpoint(last).weights, last)
     sizes = {"parameters": parameter_count(loaded.model), "steps": step_of(last)}
@@ -175,7 +174,7 @@ class ScoringTask(ModelTask):
 # ---- a training --------------------------------------------------------------------------------------------------
 
 
-def train_and_measure(training: Training, texts: Texts, run: Path) -> dict[str, Any]:
+def train_and_measure(training: Training, texts: Texts, run: Path) -> Figures:
     """Train in the folder `run`, or resume there, and return the figures. Raises KeyboardInterrupt after a signal."""
     task = ScoringTask(Transformer if training.row.startswith("scaled") else UnscaledTransformer)
     loaded, last = train_here(training, texts, run, task)
@@ -288,7 +287,7 @@ class RelativeTransformer(Transformer):
             layer.self_attention.load_state_dict(plain.state_dict(), strict=False)  # initialised as the paper's
 
 
-def train_relative(training: Training, short: Texts, run: Path) -> dict[str, Any]:
+def train_relative(training: Training, short: Texts, run: Path) -> Figures:
     """Train in the folder `run`, or resume there, and return the scores on short and on longer pairs.
 
     Raises KeyboardInterrupt after a signal, and NotFiniteError if the training diverged.

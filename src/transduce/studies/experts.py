@@ -7,7 +7,7 @@ of experts as in the dense row: one expert of its width, or two of half of it.
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from transduce.family.decoder_only import DecoderOnly
 from transduce.family.experts import router_loss, routings
 from transduce.model.transformer import parameter_count
 from transduce.studies.comparison import Difference, Row, as_factor, by_verdict, report_of, rows_of, samples_of
-from transduce.studies.results import Cost, Duration, Entry, Results, figures_type, list_type
+from transduce.studies.results import Cost, Duration, Entry, Figures, Results, figures_type, list_type
 from transduce.studies.small_models import (
     SMALL_TRAINING,
     SegmentSizes,
@@ -76,7 +76,7 @@ def balance(model: SmallModel) -> Tensor:
     return router_loss(routings(model))
 
 
-def train_and_evaluate(sizes: SegmentSizes, row: str, seed: int, streams: Streams) -> dict[str, Any]:
+def train_and_evaluate(sizes: SegmentSizes, row: str, seed: int, streams: Streams) -> Figures:
     """Return the figures of a row. shares: of the last evaluated tokens, by layer and expert, over an even share."""
     torch.manual_seed(seed)
     model = build(row, sizes)

@@ -7,7 +7,6 @@ evaluated with its frequencies scaled for the longest text, without training on 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -19,7 +18,7 @@ from transduce.family.rope import DynamicRope, LinearRope, Rope, YarnRope, ntk_t
 from transduce.family.transformer_xl import TransformerXL
 from transduce.model.transformer import parameter_count
 from transduce.studies.comparison import as_factor, by_verdict, mean_and_range, paired_difference, report_of
-from transduce.studies.results import Count, Results, figures_type, list_type
+from transduce.studies.results import Count, Figures, Results, figures_type, list_type
 from transduce.studies.small_models import (
     SIZES,
     SMALL_TRAINING,
@@ -77,7 +76,7 @@ def build(row: str, sizes: SegmentSizes) -> SmallModel:
     return model
 
 
-def train_and_evaluate(sizes: SegmentSizes, row: str, seed: int, streams: Streams) -> dict[str, Any]:
+def train_and_evaluate(sizes: SegmentSizes, row: str, seed: int, streams: Streams) -> Figures:
     """Return the figures of a row: perplexities by length, for RoPE also the perplexities of each scaling."""
     torch.manual_seed(seed)
     model = build(row, sizes)

@@ -49,7 +49,8 @@ Loss = Annotated[float, Meta(gt=0, le=1e3)]  # in nats for each token
 Percent = Annotated[float, Meta(ge=0, le=100)]
 Perplexity = Annotated[float, Meta(ge=1, le=1e100)]
 
-Entry = Mapping[str, Any]  # of results.json
+Figures = Mapping[str, Any]  # by name: values of JSON
+Entry = dict[str, Any]  # of results.json
 
 # The figures of several studies, wherever they stand in an entry.
 FIGURES: Mapping[str, Any] = {
@@ -67,7 +68,7 @@ FIGURES: Mapping[str, Any] = {
 }
 
 
-def figures_type(*names: str, optional: Mapping[str, Any] | None = None, **others: Any) -> Any:
+def figures_type(*names: str, optional: Mapping[str, Any] | None = None, **others: Any) -> type[msgspec.Struct]:
     """Return the type of a JSON object with these keys, for `Study`. It may have more keys.
 
     names: of `FIGURES`. others: types by key. optional: the same, of keys that may be missing.
@@ -77,7 +78,7 @@ def figures_type(*names: str, optional: Mapping[str, Any] | None = None, **other
     return msgspec.defstruct("Figures", [*needed.items(), *fields], kw_only=True)
 
 
-def settings_type(sizes: Any) -> Any:
+def settings_type(sizes: type) -> type[msgspec.Struct]:
     """Return the type of a dataclass of sizes in JSON. No size may be missing, also one that has a default."""
     return figures_type(**get_type_hints(sizes, include_extras=True))
 
@@ -107,8 +108,8 @@ class Study:
     """
 
     name: str
-    entry_types: Callable[[str, Entry], Sequence[Any]]
-    settings: Any = dict[str, Any]
+    entry_types: Callable[[str, Figures], Sequence[type]]
+    settings: type = Entry
     key: str = "cells"
 
 
@@ -125,9 +126,9 @@ class Results:
 
     path: Path
     study: Study
-    settings: dict[str, Any]
-    sessions: list[dict[str, Any]] = field(default_factory=list)
-    entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    settings: Figures
+    sessions: list[Entry] = field(default_factory=list)
+    entries: dict[str, Entry] = field(default_factory=dict)
     has_session: bool = False
 
     def is_done(self, name: str) -> bool:
@@ -138,7 +139,7 @@ class Results:
         """Check whether the entry `name` has a reason instead of its figures."""
         return self.entries.get(name, {}).get("status") == "failed"
 
-    def done(self, row: str | None = None) -> list[dict[str, Any]]:
+    def done(self, row: str | None = None) -> list[Entry]:
         """Return the entries that are done. row: only its entries, one for each seed; None: all entries."""
         done = [entry for entry in self.entries.values() if entry["status"] == "done"]
         return done if row is None else [entry for entry in done if entry.get("row") == row]
@@ -172,7 +173,7 @@ class Results:
         write_file(self.path, encode_json({**content, "sessions": self.sessions, self.study.key: self.entries}))
 
 
-def open_results(out: Path, study: Study, settings: dict[str, Any]) -> Results:
+def open_results(out: Path, study: Study, settings: Figures) -> Results:
     """Return the results in `out`, or new ones that are not on disk yet. settings: values of JSON, or dataclasses.
 
     Raises UserError if they are damaged, or of another study or other settings, or if `out` cannot be a folder.
@@ -217,7 +218,7 @@ def _check_content(results: Results) -> None:
     """Raise ValueError if a session or an entry has a key without which no report can be written."""
     _check("asked", results.settings, results.study.settings)
     _check("sessions", results.sessions, list[SESSION])
-    _check("the entries", results.entries, dict[str, dict[str, Any]])
+    _check("the entries", results.entries, dict[str, Entry])
     for name, entry in results.entries.items():
         _check(name, entry, STATE)
         if entry["status"] == "failed":
@@ -231,7 +232,7 @@ def _check_content(results: Results) -> None:
                 raise ValueError(f"{name}: {problem}") from None
 
 
-def _check(name: str, value: object, expected: Any) -> None:
+def _check(name: str, value: object, expected: type) -> None:
     try:
         msgspec.convert(value, expected)
     except msgspec.ValidationError as problem:
@@ -241,7 +242,7 @@ def _check(name: str, value: object, expected: Any) -> None:
 # ---- configurations ----------------------------------------------------------------------------------------------
 
 
-def encode_config(config: Config) -> dict[str, Any]:
+def encode_config(config: Config) -> Figures:
     """Return a configuration as the key "config" of an entry: the content of config.json."""
     return json.loads(to_json(config))
 
@@ -272,7 +273,7 @@ def changes_since(entry: Entry, config: Config) -> list[str]:
 # ---- provenance --------------------------------------------------------------------------------------------------
 
 
-def provenance() -> dict[str, Any]:
+def provenance() -> Entry:
     """Return command, versions, commit (None outside of a checkout), machine and date."""
     from transduce import __version__
 

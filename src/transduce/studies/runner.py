@@ -21,17 +21,16 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from transduce.data.system import locked
 from transduce.data.tokenize_corpus import cores
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_report import Report, write_report
-from transduce.studies.results import Results, read_results
+from transduce.studies.results import Figures, Results, read_results
 from transduce.training.signals import StopSignal
 
-Figures = Mapping[str, Any]
 Work = Callable[[], Figures]
 C = TypeVar("C")
 
@@ -184,7 +183,7 @@ def reported(results: Results, report: Callable[[Results], Report]) -> Iterator[
 # ---- executions --------------------------------------------------------------------------------------------------
 
 
-def timed(work: Callable[..., Figures], *arguments: object) -> dict[str, Any]:
+def timed(work: Callable[..., Figures], *arguments: object) -> Figures:
     """Return the figures of `work`, with the seconds by the clock and of processor time that it took."""
     started_at = time.monotonic()
     processor_started_at = time.process_time()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from msgspec import Meta
@@ -23,7 +23,17 @@ from transduce.evaluation.study_report import Report
 from transduce.family.configs import DecoderConfig
 from transduce.family.decoder_only import DecoderOnly
 from transduce.model.transformer import parameter_count
-from transduce.studies.results import Cost, Count, Loss, Results, Study, figures_type, open_results, settings_type
+from transduce.studies.results import (
+    Cost,
+    Count,
+    Figures,
+    Loss,
+    Results,
+    Study,
+    figures_type,
+    open_results,
+    settings_type,
+)
 from transduce.studies.runner import Work, in_pool, print_line, run_tasks, timed
 from transduce.studies.scaling_fit import RESAMPLES
 from transduce.studies.scaling_report import fit_laws, report
@@ -161,7 +171,7 @@ def learning_rate(step: int, n_steps: int) -> float:
     return min(step / warmup, (n_steps + 1 - step) / (n_steps + 1 - warmup))
 
 
-def train_and_evaluate(training: SweepTraining, sweep: Sweep, streams: Streams) -> dict[str, Any]:
+def train_and_evaluate(training: SweepTraining, sweep: Sweep, streams: Streams) -> Figures:
     """Return the figures of a training. Raises UserError if its loss is not finite."""
     model = build(training, sweep)
     n_steps = training.tokens // (sweep.rows * sweep.segment)

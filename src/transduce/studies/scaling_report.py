@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from transduce.errors import UserError
 from transduce.evaluation.study_charts import laws_svg
@@ -133,7 +133,7 @@ def report(results: Results, laws: Laws) -> Report:
 # ---- losses ------------------------------------------------------------------------------------------------------
 
 
-def loss_table(trainings: Sequence[Entry], sweep: Mapping[str, Any]) -> Table:
+def loss_table(trainings: Sequence[Entry], sweep: Entry) -> Table:
     """Return the table of losses: a row for each size, a column for each amount of text."""
     losses, budgets = {(entry["row"], entry["tokens"]): entry["loss"] for entry in trainings}, sweep["budgets"]
     first = {entry["row"]: entry for entry in reversed(trainings)}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from msgspec import Meta
@@ -24,7 +24,17 @@ from transduce.evaluation.study_report import Report
 from transduce.family.configs import DecoderConfig
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.transformer_xl import NO_MEMORY, TransformerXL
-from transduce.studies.results import Cost, Count, Percent, Results, Study, figures_type, open_results, settings_type
+from transduce.studies.results import (
+    Cost,
+    Count,
+    Figures,
+    Percent,
+    Results,
+    Study,
+    figures_type,
+    open_results,
+    settings_type,
+)
 from transduce.studies.runner import Work, in_pool, run_tasks, timed
 from transduce.training.flops import ADDED_COUNTS
 from transduce.training.optimizer import adam, learning_rate
@@ -89,11 +99,11 @@ class SmallStudy(Study):
     figures: trains a row with a seed, and returns its figures; it is sent to other processes, so it must be picklable.
     """
 
-    settings: Any = figures_type(sizes=settings_type(SegmentSizes))
+    settings: type = figures_type(sizes=settings_type(SegmentSizes))
     _: KW_ONLY
     rows: Sequence[str]
     sizes: SegmentSizes
-    figures: Callable[[SegmentSizes, str, int, Streams], dict[str, Any]]
+    figures: Callable[[SegmentSizes, str, int, Streams], Figures]
     report: Callable[[Results], Report]
 
     def run(self, train: Path, valid: Path, out: Path, *, jobs: int | None = None) -> Results:

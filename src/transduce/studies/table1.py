@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +21,18 @@ from torch.nn import functional as F
 from transduce.evaluation.study_charts import curves_figure, ends_in_ms, powers_svg
 from transduce.evaluation.study_report import NOT_RUN, Figure, Report, Table
 from transduce.studies.comparison import report_of
-from transduce.studies.results import Cost, Count, Exponent, Results, Study, figures_type, list_type, open_results
+from transduce.studies.results import (
+    Cost,
+    Count,
+    Entry,
+    Exponent,
+    Figures,
+    Results,
+    Study,
+    figures_type,
+    list_type,
+    open_results,
+)
 from transduce.studies.runner import in_turn, run_tasks, timed
 
 KERNEL = 3
@@ -263,7 +273,7 @@ def run_table1(out: Path) -> Results:
     return run_tasks(dict.fromkeys(kinds, {}), lambda: works, in_turn, results, report)
 
 
-def measure(kind: LayerKind) -> dict[str, Any]:
+def measure(kind: LayerKind) -> Figures:
     """Return all figures of one kind of layer: fitted exponents, counts, and the measured points."""
     torch.manual_seed(1)
     sizes = {"n": [(n, WIDTH) for n in LENGTHS], "d": [(LENGTH, d) for d in WIDTHS]}
@@ -326,7 +336,7 @@ def _row(kind: LayerKind, results: Results) -> list[str]:
     return [*powers, f"{layer['sequential_ops']:,}", kind.paper[1], f"{layer['path_length']:,}", kind.paper[2]]
 
 
-def _figure(variable: str, layers: dict[LayerKind, dict[str, Any]]) -> Figure:
+def _figure(variable: str, layers: dict[LayerKind, Entry]) -> Figure:
     name = {"n": f"Time against n, at d = {WIDTH}", "d": f"Time against d, at n = {LENGTH}"}[variable]
     curves = {
         kind.title: [(point[variable], 1_000 * point["time_seconds"]) for point in layer["points"][variable]]

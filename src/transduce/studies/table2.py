@@ -11,13 +11,13 @@ A training is complete in results.json as soon as it has ended, so a study may l
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from transduce.errors import UserError
 from transduce.storage.run_request import TrainRequest
 from transduce.studies.results import (
     Cost,
     Count,
+    Entry,
     Percent,
     Perplexity,
     Results,
@@ -47,7 +47,7 @@ STEP_COST = figures_type(
     flops_per_step=Cost,
     flops_per_target_token=Cost,
     seconds_per_step=list_type(Cost),
-    optional={"config": dict[str, Any]},
+    optional={"config": Entry},
 )
 STUDY = Study("table2", lambda name, _: [STEP_COST] if name.endswith("-cost") else [TRAINING, TRANSLATION, SYSTEM])
 

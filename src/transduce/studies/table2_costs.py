@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Any
 
 import torch
 
@@ -12,7 +11,7 @@ from transduce.data.batches import DataPosition
 from transduce.model.build import build
 from transduce.storage import run_folder
 from transduce.storage.run_request import TrainRequest
-from transduce.studies.results import Results, config_of, encode_config
+from transduce.studies.results import Entry, Results, config_of, encode_config
 from transduce.studies.table2_search import SYSTEMS
 from transduce.train import TranslationTask, prepare
 from transduce.training.flops import step_flops
@@ -77,7 +76,7 @@ class Budgets:
         """Return the steps of a system at all budgets, in ascending order."""
         return sorted({self.step(system, budget) for budget in self.all()})
 
-    def points(self, system: str, budget: Budget) -> list[dict[str, Any]]:
+    def points(self, system: str, budget: Budget) -> list[Entry]:
         """Return the scores of all seeds of a system at `budget`, with their seed."""
         step = self.step(system, budget)
         return [
@@ -87,7 +86,7 @@ class Budgets:
             if point["step"] == step
         ]
 
-    def entries(self, system: str) -> list[dict[str, Any]]:
+    def entries(self, system: str) -> list[Entry]:
         """Return the trainings of a system that are done."""
         return [entry for entry in self.results.done(system) if "curve" in entry]
 
@@ -95,7 +94,7 @@ class Budgets:
 # ---- measured ----------------------------------------------------------------------------------------------------
 
 
-def measure_costs(requests: Sequence[TrainRequest]) -> list[dict[str, Any]]:
+def measure_costs(requests: Sequence[TrainRequest]) -> list[Entry]:
     """Return for each training its configuration, the FLOPs of a step and of a target token, and the seconds of a step.
 
     requests: each with a separate folder, in which `train` would start. No weights are written there.
@@ -119,7 +118,7 @@ def measure_costs(requests: Sequence[TrainRequest]) -> list[dict[str, Any]]:
     ]
 
 
-def _flops(run: Run) -> dict[str, Any]:
+def _flops(run: Run) -> dict[str, int]:
     size = len(run.batches.plan(0))
     model = build(run.config.model).train()
     flops, tokens = [], 0

@@ -4,14 +4,14 @@ The rows of another size can have a separate text, a larger one: on a small text
 model is then trained on both texts, and each row is compared with the base of its text.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from transduce.errors import UserError, nearest
 from transduce.evaluation.metrics import missing_scores
-from transduce.studies.results import Percent, Results, Study, figures_type, open_results
+from transduce.studies.results import Figures, Percent, Results, Study, figures_type, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.table3_report import LARGE, LARGE_BASE, PAPER, SIZES, recipe_of, report
@@ -44,7 +44,7 @@ PAPER_SCORES = figures_type(bleu_compound_split=Percent)
 PAPER_FIGURES = figures_type(valid=PAPER_SCORES, optional={"valid_mean": PAPER_SCORES})
 
 
-def _entry_types(name: str, settings: Mapping[str, Any]) -> list[Any]:
+def _entry_types(name: str, settings: Figures) -> list[type]:
     types = [TRAINING, TRANSLATION]
     return [*types, PAPER_FIGURES] if settings["scale"] == "paper" else types
 

@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypedDict
+from typing import Annotated, ClassVar, TypedDict
 
 from msgspec import Meta
 
@@ -28,7 +28,7 @@ from transduce.parsing.linearize import TreeForm, linearize
 from transduce.parsing.trees import Tree, sentence_of
 from transduce.storage.atomic_folder import write_file
 from transduce.studies.comparison import as_points, not_run, report_of, rows_of, samples_of
-from transduce.studies.results import Count, Percent, Results, Study, figures_type, open_results
+from transduce.studies.results import Count, Entry, Figures, Percent, Results, Study, figures_type, open_results
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
 from transduce.studies.trainings import TRAINING, FilePair, Texts, Training
@@ -44,7 +44,7 @@ class Treebanks:
     valid: Path
     test: Path | None = None
 
-    def read(self) -> tuple[dict[str, Any], dict[str, list[Tree]]]:
+    def read(self) -> tuple[Figures, dict[str, list[Tree]]]:
         """Return the settings of a study that identify the treebanks, and the trees of each, by "train" and so on.
 
         Raises UserError for a file that cannot be read, or that is no treebank.
@@ -88,7 +88,7 @@ class TreeTexts(Texts):
         """Return the arguments of `transduce evaluate MODEL` for the validation trees and the test trees."""
         return {name: ["--trees", str(path), "--json"] for name, path in self.gold.items()}
 
-    def figures(self, output: dict[str, Any]) -> dict[str, Any]:
+    def figures(self, output: Entry) -> Entry:
         """Return the scores and the counts behind them, which are the whole output of an evaluation."""
         return output
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 from msgspec import Meta
@@ -32,7 +32,7 @@ from transduce.errors import UserError
 from transduce.evaluation.metrics import Score, check_settings
 from transduce.evaluation.page import duration
 from transduce.storage.run_log import reports
-from transduce.studies.results import Count, Percent, encode_config, figures_type
+from transduce.studies.results import Count, Entry, Percent, encode_config, figures_type
 from transduce.studies.runner import Ending
 
 # ---- the data of a training --------------------------------------------------------------------------------------
@@ -77,13 +77,13 @@ class Texts:
             for name, (src, ref) in pairs.items()
         }
 
-    def figures(self, output: dict[str, Any]) -> dict[str, Any]:
+    def figures(self, output: Entry) -> Entry:
         """Return the JSON output of an evaluation as figures of an entry."""
         scores = msgspec.convert(output["systems"]["model"], list[Score])
         return score_figures(output["lines"], output["perplexity"], scores)
 
 
-def score_figures(lines: int, perplexity: float, scores: Sequence[Score]) -> dict[str, Any]:
+def score_figures(lines: int, perplexity: float, scores: Sequence[Score]) -> Entry:
     """Return an evaluation as figures of an entry: the scores by name, their brevity penalties and signatures."""
     return {
         "lines": lines,
@@ -107,7 +107,7 @@ SCORES = figures_type("perplexity", "bleu", optional=_OTHER_SCORES)
 # A training of `TrainingProcess`. Entries of 0.1.0 have no configuration, no brevity penalties, and no mean.
 TRAINING = figures_type(
     *("row", "seed", "parameters", "seconds", "cpu_seconds"),
-    optional={"ended_at": str, "config": dict[str, Any]},
+    optional={"ended_at": str, "config": Entry},
 )
 TRANSLATION = figures_type(
     "perplexity",
@@ -281,12 +281,12 @@ class TrainingProcess:
 
     # ---- results -------------------------------------------------------------------------------------------------
 
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> Entry:
         """Return row, seed, and the command that repeats the training by hand."""
         command = shlex.join(["transduce", *self.training.train_arguments(self.data, self.run)])
         return {"row": self.training.row, "seed": self.training.seed, "command": printable(command)}
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> Entry:
         """Return the headline and all other scores, configuration, size and cost."""
         outputs = {name: self._output(name) for name in EVALUATIONS if self._file(f"{name}.json").exists()}
         evaluations = {name: self.data.figures(output) for name, output in outputs.items()}
@@ -306,7 +306,7 @@ class TrainingProcess:
             "gpu": self.environment.get("CUDA_VISIBLE_DEVICES"),
         }
 
-    def _output(self, name: str) -> Any:
+    def _output(self, name: str) -> Entry:
         """Return the JSON of OUT/runs/ROW-SEED.NAME.json, such as the output of a stage."""
         return msgspec.json.decode(self._file(f"{name}.json").read_bytes())
 
