@@ -19,7 +19,7 @@ from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.segmentation import with_tag
 from transduce.errors import UserError
-from transduce.serve.documents import Part, lines_of
+from transduce.serve.documents import Part, filled, lines_of
 from transduce.serve.formats.files import MOST_FILE_BYTES, extension_of, read_file
 
 if TYPE_CHECKING:
@@ -57,10 +57,9 @@ def translate_file(
     with open_file(source) as stream:
         file = read_file(stream.read(MOST_FILE_BYTES + 1), extension, name)
     parts = lines_of(file.document)
-    translated = iter(_translations(models, parts, name, options, form, constraints)) if parts else iter(())
-    pieces = [member if isinstance(member, str) else next(translated) for member in file.document]
+    pieces = _translations(models, parts, name, options, form, constraints) if parts else []
     with output_file(target) as output:
-        output.write(file.write(pieces))
+        output.write(file.write(filled(file.document, pieces)))
     print(f"transduce: {name}: {counted(len(parts), 'text')} translated", file=sys.stderr)
 
 

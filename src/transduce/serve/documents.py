@@ -4,11 +4,13 @@ A document is a list of parts: a string stays as it is, and a `Part` is translat
 """
 
 import re
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar
 
 from transduce.data.text import is_blank
 from transduce.decoding.hypothesis import Alignment
+
+Output = TypeVar("Output")
 
 
 class Part(Protocol):
@@ -31,6 +33,12 @@ Document = Sequence[str | Part]
 def lines_of(document: Document) -> list[Part]:
     """Return the parts of a document that are translated."""
     return [part for part in document if not isinstance(part, str)]
+
+
+def filled(document: Document, outputs: Iterable[Output], keep: Callable[[str], Output] = str) -> list[Output]:
+    """Return what takes the place of each member of a document. outputs: of its parts. keep: makes one of a string."""
+    remaining = iter(outputs)
+    return [keep(member) if isinstance(member, str) else next(remaining) for member in document]
 
 
 class PlainLine:

@@ -102,9 +102,11 @@ class GlossaryRoutes:
                 if match := _OF_DICTIONARY.fullmatch(name):
                     by_number.setdefault(int(match[1]), {})[match[2]] = value
             values = [by_number[number] for number in sorted(by_number)]
-        if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-            raise invalid("dictionaries: expected a list of objects")
-        dictionaries = [self._dictionary(Fields(value)) for value in values]
+        try:
+            objects = msgspec.convert(values, list[dict[str, object]])
+        except msgspec.ValidationError:
+            raise invalid("dictionaries: expected a list of objects") from None
+        dictionaries = [self._dictionary(Fields(each)) for each in objects]
         if len({each.pair for each in dictionaries}) < len(dictionaries):
             raise invalid("dictionaries: expected each pair of languages once")
         return dictionaries

@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from transduce.errors import UserError
 from transduce.serve.api import ClientApi, json_response
-from transduce.serve.documents import lines_of
+from transduce.serve.documents import filled, lines_of
 from transduce.serve.downloads import Downloads
 from transduce.serve.file_translation import PORTION, doubtful_texts, translate_parts
 from transduce.serve.formats.files import MODULES, File, extension_of, read_file
@@ -96,9 +96,8 @@ class LibreTranslate(ClientApi):
             self.service, parts, pair, request, self.record(request), placeholders=placeholders
         )
         sources = (part.write(part.line, None) for part in parts)
-        pieces = iter([source if each.problem else each.text for source, each in zip(sources, answers, strict=True)])
-        output = [member if isinstance(member, str) else next(pieces) for member in file.document]
-        data = await self.downloads.run(file.write, output)
+        pieces = [source if each.problem else each.text for source, each in zip(sources, answers, strict=True)]
+        data = await self.downloads.run(file.write, filled(file.document, pieces))
         url = _download_address(request) + self.downloads.add(name, pair[1], data)
         doubtful = doubtful_texts(parts, answers, min_confidence)
         return json_response({"translatedFileUrl": url, "doubtfulTexts": doubtful})

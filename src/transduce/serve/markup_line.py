@@ -71,7 +71,8 @@ class MarkupLine:
         order = self._ordered(self._root, (0, len(text)), text, alignment)
         if order is None and self._syntax.shares:
             order = self._ordered(self._root, (0, len(text)), text, shared_words(self.line, text))
-        pieces = self._enclose(self._root.children, [text]) if order is None else _pieces(order, text, 0, len(text))
+        whole = [_Piece(text, is_text=True)]
+        pieces = self._enclose(self._root.children, whole) if order is None else _pieces(order, text, 0, len(text))
         sources = iter(breaks)
         return _spaced(pieces, lambda text: re.sub(BREAK, lambda _: next(sources), self._syntax.escape(text)))
 
@@ -117,8 +118,8 @@ class MarkupLine:
         first = [e for e in elements if e.start == e.end and (e.start < len(self.line) or not self.line)]
         last = [e for e in elements if e.start == e.end == len(self.line)]
         for element in reversed([e for e in elements if e.start != e.end]):
-            inner = [_Tag(element.opening), *self._enclose(element.children, inner), _Tag(element.closing)]
-        return [*(_Tag(e.opening, e.spaces) for e in first), *inner, *(_Tag(e.opening, e.spaces) for e in last)]
+            inner = [_Piece(element.opening), *self._enclose(element.children, inner), _Piece(element.closing)]
+        return [*(_Piece(e.opening, e.spaces) for e in first), *inner, *(_Piece(e.opening, e.spaces) for e in last)]
 
 
 class _Placed(NamedTuple):
@@ -130,14 +131,12 @@ class _Placed(NamedTuple):
     children: "list[_Placed]"
 
 
-class _Tag(NamedTuple):
-    """Markup of the output. spaces: as in `Element`."""
+class _Piece(NamedTuple):
+    """Text or markup of the output. spaces: as in `Element`. is_text: its source is still to be written."""
 
     raw: str
     spaces: tuple[bool, bool] | None = None
-
-
-_Piece = str | _Tag  # text or markup of the output
+    is_text: bool = False
 
 
 _UNSPACED = re.compile(r"(?<=[^\s])[\u3040-\u9fff]")  # before which a line can end
@@ -225,10 +224,10 @@ def _pieces(order: Sequence[_Placed], text: str, start: int, end: int) -> list[_
     """Return text[start:end] with the elements in `order`."""
     pieces: list[_Piece] = []
     for first, last, element, children in order:
-        pieces += [text[start:first], _Tag(element.opening, element.spaces)]
-        pieces += [*_pieces(children, text, first, last), _Tag(element.closing)]
+        pieces += [_Piece(text[start:first], is_text=True), _Piece(element.opening, element.spaces)]
+        pieces += [*_pieces(children, text, first, last), _Piece(element.closing)]
         start = last
-    return [*pieces, text[start:end]]
+    return [*pieces, _Piece(text[start:end], is_text=True)]
 
 
 def _spaced(pieces: Sequence[_Piece], escape: Callable[[str], str]) -> str:
@@ -236,11 +235,11 @@ def _spaced(pieces: Sequence[_Piece], escape: Callable[[str], str]) -> str:
 
     All stays as it is around atoms without white space: without it, words would be joined.
     """
-    output = [piece.raw if isinstance(piece, _Tag) else escape(piece) for piece in pieces]
-    words = [i for i, piece in enumerate(pieces) if isinstance(piece, str) and piece.strip()]
+    output = [escape(piece.raw) if piece.is_text else piece.raw for piece in pieces]
+    words = [i for i, piece in enumerate(pieces) if piece.is_text and piece.raw.strip()]
     for first, last in pairwise([-1, *words, len(pieces)]):
         between = range(first + 1, last)
-        atoms = [(i, spaces) for i in between if (spaces := _spaces_of(pieces[i]))]
+        atoms = [(i, spaces) for i in between if (spaces := pieces[i].spaces)]
         if not any(any(spaces) for _, spaces in atoms):
             continue
         (leftmost, (has_left, _)), (rightmost, (_, has_right)) = atoms[0], atoms[-1]
@@ -258,7 +257,3 @@ def _spaced(pieces: Sequence[_Piece], escape: Callable[[str], str]) -> str:
         elif last < len(pieces) and " " not in [output[last][0], *output[rightmost + 1 : last]]:
             output[rightmost] += " "
     return "".join(output)
-
-
-def _spaces_of(piece: _Piece) -> tuple[bool, bool] | None:
-    return piece.spaces if isinstance(piece, _Tag) else None

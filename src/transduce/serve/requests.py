@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartParser
 from starlette.requests import Request
 
@@ -52,11 +51,7 @@ class Fields:
     def optional_text(self, name: str, default: str = "") -> str:
         """Return a field that is a string, or `default` if it is missing or null. Raises Refusal for other values."""
         value = self._first(name)
-        if value is None:
-            return default
-        if not isinstance(value, str):
-            raise invalid(f"Invalid request: $.{name}: expected a string, not {_type_of(value)}")
-        return value
+        return default if value is None else _string(name, value)
 
     def texts(self, name: str) -> tuple[list[str], bool]:
         """Return a field that is a string or a list of strings, as a list, and True if it was a list."""
@@ -67,10 +62,7 @@ class Fields:
             return [value], False
         if not isinstance(value, list):
             raise invalid(f"Invalid request: $.{name}: expected a string or a list of strings, not {_type_of(value)}")
-        for i, text in enumerate(value):
-            if not isinstance(text, str):
-                raise invalid(f"Invalid request: $.{name}[{i}]: expected a string, not {_type_of(text)}")
-        return value, True
+        return [_string(f"{name}[{i}]", text) for i, text in enumerate(value)], True
 
     def number(self, name: str, most: int) -> int:
         """Return a field that is a number from 0 to `most`, rounded down; negative ones and null are 0."""
@@ -91,7 +83,7 @@ class Fields:
         if value is None or value == "":
             return None
         try:
-            number = math.nan if isinstance(value, bool) else float(str(value))
+            number = float(str(value))
         except ValueError:
             number = math.nan
         if not 0 <= number <= 1:
@@ -109,6 +101,13 @@ class Fields:
 
     def missing(self, name: str) -> Refusal:
         return invalid(f"Invalid request: missing {name} parameter{self.remedy}")
+
+
+def _string(name: str, value: object) -> str:
+    """Return a value that must be a string. Raises Refusal for another one."""
+    if not isinstance(value, str):
+        raise invalid(f"Invalid request: $.{name}: expected a string, not {_type_of(value)}")
+    return value
 
 
 def _type_of(value: object) -> str:
@@ -198,8 +197,11 @@ async def _multipart(request: Request, body: bytes) -> tuple[list[tuple[str, str
         form = await parser.parse()
     except Exception:  # whatever the parser finds, the bytes of the client are the cause
         raise invalid("Invalid request: expected a body in multipart/form-data") from None
-    pairs = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
-    uploads = [(name, value) for name, value in form.multi_items() if isinstance(value, UploadFile)]
-    files = {name: (upload.filename or "", await upload.read()) for name, upload in uploads}
+    pairs, files = list[tuple[str, str]](), dict[str, tuple[str, bytes]]()
+    for name, value in form.multi_items():
+        if isinstance(value, str):
+            pairs.append((name, value))
+        else:
+            files[name] = (value.filename or "", await value.read())
     await form.close()
     return pairs, files

@@ -19,7 +19,7 @@ from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.segment_constraints import FREE
 from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.decoding.segmentation import encode_lines, excess
-from transduce.serve.documents import Document, Part, lines_of, plain_document
+from transduce.serve.documents import Document, Part, filled, lines_of, plain_document
 from transduce.serve.logs import Record
 from transduce.serve.markup import html_document
 from transduce.serve.metrics import Metrics
@@ -109,22 +109,13 @@ class _Text:
 
     def written(self, number: int) -> str:
         """Return the text with alternative `number` of each sentence, or its best; 0 is the best."""
-        sentences = iter(self.sentences)
-        return "".join(
-            p if isinstance(p, str) else _write(p, next(sentences).result.result(), number) for p in self.document
-        )
+        pairs = zip(lines_of(self.document), self.sentences, strict=True)
+        return "".join(filled(self.document, (_write(part, s.result.result(), number) for part, s in pairs)))
 
     def confidences(self) -> Confidences:
         """Return the pieces of the text, each with its confidence; None for what the model did not write."""
-        sentences = iter(self.sentences)
-        pieces: Confidences = []
-        for part in self.document:
-            if isinstance(part, str):
-                pieces.append((part, None))
-            else:
-                sentence = next(sentences)
-                pieces += confidences(sentence.result.result().translation, sentence.model.tokenizer)
-        return pieces
+        of_parts = (confidences(s.result.result().translation, s.model.tokenizer) for s in self.sentences)
+        return [piece for pieces in filled(self.document, of_parts, lambda text: [(text, None)]) for piece in pieces]
 
 
 def _choice(output: Output, number: int) -> Translation:

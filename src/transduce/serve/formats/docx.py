@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from transduce.decoding.hypothesis import Alignment
 from transduce.errors import UserError
-from transduce.serve.documents import Document, Part, lines_of
+from transduce.serve.documents import Document, Part, filled, lines_of
 from transduce.serve.formats.odt import XML, XML_TAG
 from transduce.serve.markup import segment
 from transduce.serve.markup_tokens import Token
@@ -61,7 +61,7 @@ class _Paragraph:
     def write(self, text: str, alignment: Alignment | None) -> str:
         if text == self.line:
             return self._source
-        pieces = [part if isinstance(part, str) else part.write(text, alignment) for part in self._inner]
+        pieces = filled(self._inner, [self._part.write(text, alignment)])
         return _EMPTY.sub("", f"<w:r>{self._base}{_OPEN}{''.join(pieces)}{_CLOSE}</w:r>")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from transduce.data.text import is_blank
 from transduce.decoding.hypothesis import Alignment
-from transduce.serve.documents import Document, Part
+from transduce.serve.documents import Document, Part, PlainLine
 from transduce.serve.markup import HTML, markup_document
 from transduce.serve.markup_line import Syntax
 from transduce.serve.markup_tokens import tokens_of
@@ -49,10 +49,13 @@ def value_parts(raw: str, decode: Callable[[str], str], encode: Callable[[str], 
     text, offsets = _decoded(raw, decode)
     place = 0
     for part in _document(text):
-        end = place + len(part if isinstance(part, str) else part.write(part.line, None))
-        source = raw[offsets[place] : offsets[end]]
-        yield source if isinstance(part, str) else _Value(source, part, encode)
-        place = end
+        start = offsets[place]
+        if isinstance(part, str):
+            place += len(part)
+            yield raw[start : offsets[place]]
+        else:
+            place += len(part.write(part.line, None))
+            yield _Value(raw[start : offsets[place]], part, encode)
 
 
 def _decoded(raw: str, decode: Callable[[str], str]) -> tuple[str, Sequence[int]]:
@@ -71,15 +74,6 @@ def _decoded(raw: str, decode: Callable[[str], str]) -> tuple[str, Sequence[int]
     return "".join([*texts, raw[place:]]), offsets
 
 
-@dataclass(frozen=True)
-class _Line:
-    line: str
-    needs_alignment: bool = False
-
-    def write(self, text: str, alignment: Alignment | None) -> str:
-        return text
-
-
 def _document(text: str) -> Document:
     if len(text) <= MOST_CHARACTERS and _TAG.search(text):
         syntax = Syntax(HTML.escape, shares=False) if _REFERENCE.search(text) else _WITHOUT_REFERENCES
@@ -88,4 +82,4 @@ def _document(text: str) -> Document:
     if is_blank(core):
         return [text]
     before = text[: text.index(core)]
-    return [before, _Line(core), text[len(before) + len(core) :]]
+    return [before, PlainLine(core), text[len(before) + len(core) :]]
