@@ -125,7 +125,7 @@ def saying(main: Clause, content: Clause) -> Clause:
 
 
 def asking(plain: Clause, word: str | None = None) -> Sentence:
-    return Sentence((replace(plain, opening=adverb(word)) if word else plain,), question=True)
+    return Sentence((replace(plain, question_word=adverb(word)) if word else plain,), question=True)
 
 
 def compound(first: Clause, joint: str, second: Clause) -> Sentence:

@@ -1,6 +1,6 @@
 """A tree of `transduce.demo.syntax` as an English sentence."""
 
-from transduce.demo.inflection import Adverb, City, Name, Pronoun, add_s
+from transduce.demo.inflection import City, Name, Pronoun, add_s
 from transduce.demo.syntax import (
     Both,
     Clause,
@@ -32,14 +32,14 @@ def english_sentence(sentence: Sentence) -> str:
 # Phrases
 
 
-def english_noun_phrase(phrase: NounPhrase, *, subject: bool) -> list[str]:
+def english_noun_phrase(phrase: NounPhrase | City, *, subject: bool) -> list[str]:
     """Return the phrase with its relative clause. subject: choose I and who, not me and whom."""
     match phrase:
         case Pronoun():
             return [phrase.english[0 if subject else 1]]
         case Fronted():
             return []
-        case Name(name):
+        case Name(name) | City(name):
             return [name]
         case Both(first, second):
             return [*english_noun_phrase(first, subject=subject), "and", *english_noun_phrase(second, subject=subject)]
@@ -62,8 +62,6 @@ def english_quality(quality: Quality) -> list[str]:
 
 def english_place(place: Place) -> list[str]:
     """Return the preposition and its object."""
-    if isinstance(place.inside, City):
-        return [place.preposition.english, place.inside.english]
     return [place.preposition.english, *english_noun_phrase(place.inside, subject=False)]
 
 
@@ -74,7 +72,7 @@ def english_clause(clause: Clause, order: Order = "subordinate") -> list[str]:
     """Return subject, verb, objects, place and time. In a question the auxiliary precedes the subject."""
     front = _english_front(clause)
     subject = english_noun_phrase(clause.subject, subject=True)
-    inverted = order == "question" and not isinstance(clause.subject, Fronted)
+    inverted = order == "question" and not (clause.fronted and clause.fronted[0] == 0)
     auxiliary, verb = _english_verb(clause, inverted)
     if order == "infinitive":
         return ["to", clause.verb.english, *_english_rest(clause)]
@@ -86,11 +84,11 @@ def english_clause(clause: Clause, order: Order = "subordinate") -> list[str]:
 
 
 def _english_front(clause: Clause) -> list[str]:
-    for phrase, form in zip((clause.subject, *clause.objects), (0, 1, 1), strict=False):
-        if isinstance(phrase, Fronted):
-            return [phrase.pronoun.english[form]]
-    if isinstance(clause.opening, Adverb):
-        return [clause.opening.english]
+    if clause.fronted:
+        place, pronoun = clause.fronted
+        return [pronoun.english[min(place, 1)]]
+    if clause.question_word:
+        return [clause.question_word.english]
     if clause.opening == "time" and clause.time:
         return [clause.time.english]
     return english_place(clause.place) if clause.opening == "place" and clause.place else []

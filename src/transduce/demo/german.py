@@ -9,7 +9,6 @@ from transduce.demo.inflection import (
     GERMAN_AUXILIARIES,
     GERMAN_PRETERITES,
     STRONG,
-    Adverb,
     Case,
     City,
     Name,
@@ -47,14 +46,14 @@ def german_sentence(sentence: Sentence) -> str:
 # Phrases
 
 
-def german_noun_phrase(phrase: NounPhrase, case: Case) -> list[str]:
+def german_noun_phrase(phrase: NounPhrase | City, case: Case) -> list[str]:
     """Return the phrase without its relative clause, which may come after the end of the verbal bracket."""
     match phrase:
         case Pronoun():
             return [phrase.german[case]]
         case Fronted():
             return []
-        case Name(name):
+        case Name(name) | City(german=name):
             return [name]
         case Both(first, second):
             return [*german_noun_phrase(first, case), "und", *german_noun_phrase(second, case)]
@@ -80,8 +79,6 @@ def german_relative(phrase: NounPhrase) -> list[str]:
 
 def german_place(place: Place) -> list[str]:
     """Return the preposition and its object in the right case, contracted where German contracts: im Garten."""
-    if isinstance(place.inside, City):
-        return [place.preposition.german, place.inside.german]
     words = german_noun_phrase(place.inside, place.preposition.case)
     together = f"{place.preposition.german} {words[0]}"
     return [CONTRACTIONS[together], *words[1:]] if together in CONTRACTIONS else [place.preposition.german, *words]
@@ -101,7 +98,10 @@ def german_clause(clause: Clause, order: Order, *, front: list[str] | None = Non
     subject = [*german_noun_phrase(clause.subject, "nominative"), *german_relative(clause.subject)]
     if order == "infinitive":
         return [*middle, *closing, *tail]
-    pronoun = _german_fronted_pronoun(clause)
+    pronoun: list[str] = []
+    if clause.fronted:
+        place, fronted = clause.fronted
+        pronoun = [fronted.german[("nominative", *clause.verb.cases)[place]]]
     if order == "subordinate":
         return [*pronoun, *subject, *middle, *closing, *finite, *tail]
     first = front or pronoun or _german_opening(clause)
@@ -132,14 +132,13 @@ def _german_middle(clause: Clause) -> list[str]:
 
     Their order: pronouns, time, definite objects, "nicht" or "oft", indefinite objects, place, quality.
     """
-    objects = [
-        (phrase, german_noun_phrase(phrase, case))
-        for phrase, case in zip(clause.objects, clause.verb.cases, strict=True)
-    ]
-    pronouns = [words for phrase, words in objects if isinstance(phrase, Pronoun)]
-    others = [(phrase, words) for phrase, words in objects if not isinstance(phrase, Pronoun)]
+    words, others = list[str](), list[tuple[NounPhrase, list[str]]]()
+    for phrase, case in zip(clause.objects, clause.verb.cases, strict=True):
+        if isinstance(phrase, Pronoun):
+            words.append(phrase.german[case])
+        else:
+            others.append((phrase, german_noun_phrase(phrase, case)))
     known = max((i + 1 for i, (phrase, _) in enumerate(others) if is_definite(phrase)), default=0)
-    words = [word for each in pronouns for word in each]
     words += [clause.time.german] if clause.time and clause.opening != "time" else []
     words += [word for _, each in others[:known] for word in each]
     words += ["nicht"] if clause.negated else []
@@ -166,17 +165,9 @@ def _german_tail(clause: Clause) -> list[str]:
     return words
 
 
-def _german_fronted_pronoun(clause: Clause) -> list[str]:
-    cases: tuple[Case, ...] = ("nominative", *clause.verb.cases)
-    for phrase, case in zip((clause.subject, *clause.objects), cases, strict=True):
-        if isinstance(phrase, Fronted):
-            return [phrase.pronoun.german[case]]
-    return []
-
-
 def _german_opening(clause: Clause) -> list[str]:
-    if isinstance(clause.opening, Adverb):
-        return [clause.opening.german]
+    if clause.question_word:
+        return [clause.question_word.german]
     if clause.opening == "time" and clause.time:
         return [clause.time.german]
     return german_place(clause.place) if clause.opening == "place" and clause.place else []

@@ -108,7 +108,7 @@ def _question(rng: random.Random) -> Sentence:
     verb = clause.verb
     question = pick(rng, {"whether": 50, "adverb": 25, "subject": 12, "object": 13})
     if question == "adverb" and verb.complement in ("nothing", "object", "two objects"):
-        clause = replace(clause, opening=rng.choice(lexicon.QUESTION_ADVERBS), frequency=None)
+        clause = replace(clause, question_word=rng.choice(lexicon.QUESTION_ADVERBS), frequency=None)
     elif question == "subject" and verb.complement in ("nothing", "object", "two objects"):
         who = Fronted(lexicon.WHO, "person")
         clause = replace(clause, subject=who, objects=objects(rng, verb, who))

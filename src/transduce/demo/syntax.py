@@ -97,7 +97,8 @@ class Clause:
     time: Adverb | None = None
     frequency: Adverb | None = None  # often, never: before the verb in English
     negated: bool = False
-    opening: Literal["time", "place"] | Adverb | None = None  # the first element; an Adverb asks where, when, why
+    opening: Literal["time", "place"] | None = None  # the first element
+    question_word: Adverb | None = None  # where, when, why: the first element of a question
     complement: "Clause | None" = None  # of say that, ask whether, try to
     second: "Clause | None" = None  # a second predicate of the same subject and tense: sings and dances
 
@@ -105,6 +106,12 @@ class Clause:
     def modal(self) -> Modal | None:
         """The modal verb of the predicate; None in the present and in the past tense."""
         return self.tense if isinstance(self.tense, Modal) else None
+
+    @property
+    def fronted(self) -> tuple[int, Pronoun] | None:
+        """The pronoun that opens the clause, after the number of the place that it leaves empty; 0: the subject."""
+        phrases = enumerate((self.subject, *self.objects))
+        return next(((place, phrase.pronoun) for place, phrase in phrases if isinstance(phrase, Fronted)), None)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from transduce.errors import UserError
 from transduce.evaluation.study_charts import laws_svg
@@ -27,18 +27,26 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """What the trainings give: a law, or an exponent. problem: why they give none; then the value is None."""
+
+    value: T | None
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Laws:
-    """The laws of a text; a message in place of one that its trainings do not give.
+    """The laws of a text, as far as its trainings give them.
 
     whole: Chinchilla's with all parameters as N. All others have N without embeddings. powers: the exponents of L(N),
     L(D) and L(C). parts: Chinchilla's and Kaplan's laws of some of the trainings, by a description, without intervals.
     """
 
-    chinchilla: Fit | str
-    whole: Fit | str
-    kaplan: Fit | str
-    powers: Sequence[Estimate | str]
-    parts: Mapping[str, tuple[Fit | str, Fit | str]]
+    chinchilla: Outcome[Fit]
+    whole: Outcome[Fit]
+    kaplan: Outcome[Fit]
+    powers: Sequence[Outcome[Estimate]]
+    parts: Mapping[str, tuple[Outcome[Fit], Outcome[Fit]]]
 
 
 def fit_laws(results: Results, resamples: int) -> Laws:
@@ -55,7 +63,7 @@ def fit_laws(results: Results, resamples: int) -> Laws:
         _fit(CHINCHILLA, trainings, _body, resamples),
         _fit(CHINCHILLA, trainings, _whole, resamples),
         _fit(KAPLAN, trainings, _body, resamples),
-        [_or_message(partial(power_law, curve)) for curve in curves],
+        [_outcome(partial(power_law, curve)) for curve in curves],
         {name: (_fit(CHINCHILLA, part), _fit(KAPLAN, part)) for name, part in _parts(trainings).items()},
     )
 
@@ -71,11 +79,11 @@ def _parts(trainings: Sequence[Entry]) -> dict[str, list[Entry]]:
     }
 
 
-def _or_message(make: Callable[[], T]) -> T | str:
+def _outcome(make: Callable[[], T]) -> Outcome[T]:
     try:
-        return make()
+        return Outcome(make())
     except UserError as problem:
-        return str(problem)
+        return Outcome(None, str(problem))
 
 
 def envelope(entries: Sequence[Entry]) -> list[Entry]:
@@ -96,9 +104,9 @@ def _whole(entry: Entry) -> int:
     return entry["parameters"]
 
 
-def _fit(law: Law, entries: Sequence[Entry], size: Callable[[Entry], int] = _body, resamples: int = 0) -> Fit | str:
+def _fit(law: Law, entries: Sequence[Entry], size: Callable[[Entry], int] = _body, resamples: int = 0) -> Outcome[Fit]:
     observations = [Observation(size(entry), entry["tokens"], entry["loss"]) for entry in entries]
-    return _or_message(partial(fit, law, observations, resamples=resamples))
+    return _outcome(partial(fit, law, observations, resamples=resamples))
 
 
 def _row(shape: Sequence[int]) -> str:
@@ -117,12 +125,12 @@ def report(results: Results, laws: Laws) -> Report:
         n_budgets=len(sweep["budgets"]),
         batch=sweep["rows"] * sweep["segment"],
         losses=loss_table(trainings, sweep),
-        figures=_figures(trainings, laws.chinchilla),
+        figures=_figures(trainings, laws.chinchilla.value),
         sentence=chinchilla_sentence(laws, trainings),
         chinchilla=_chinchilla_table(laws, trainings),
         kaplan=_kaplan_table(laws),
         powers=[
-            [name, power if isinstance(power, str) else _long(power), quoted]
+            [name, _long(power.value) if power.value else power.problem, quoted]
             for (name, quoted), power in zip(KAPLAN_POWERS.items(), laws.powers, strict=True)
         ],
         parts=parts_table(laws),
@@ -153,7 +161,7 @@ def _tokens(count: int) -> str:
     return f"{count / 1e6:.2f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
 
 
-def _figures(trainings: Sequence[Entry], law: Fit | str) -> list[Figure]:
+def _figures(trainings: Sequence[Entry], law: Fit | None) -> list[Figure]:
     if len(trainings) < 2:
         return []
     rows = list(dict.fromkeys(entry["row"] for entry in sorted(trainings, key=_body)))
@@ -162,7 +170,7 @@ def _figures(trainings: Sequence[Entry], law: Fit | str) -> list[Figure]:
         for row in rows
     }
     measured = {row: [(entry["flops"], entry["loss"]) for entry in curve] for row, curve in curves.items()}
-    lines = {} if isinstance(law, str) else {row: _law_curve(curve, law) for row, curve in curves.items()}
+    lines = {row: _law_curve(curve, law) for row, curve in curves.items()} if law else {}
     lowest = [(entry["flops"], entry["loss"]) for entry in envelope(trainings)]
     alt = "; ".join(
         f"{row}: " + ", ".join(f"{loss:.2f} at {flops:.1e}" for flops, loss in (points[0], points[-1]))
@@ -187,11 +195,11 @@ def _law_curve(curve: Sequence[Entry], law: Fit) -> list[tuple[float, float]]:
 
 def chinchilla_sentence(laws: Laws, trainings: Sequence[Entry]) -> str:
     """Return the exponents of the best size, and how they depend on the count of parameters."""
-    law, whole = laws.chinchilla, laws.whole
-    if isinstance(law, str):
-        return f"No law yet: {law}."
+    law, whole = laws.chinchilla.value, laws.whole.value
+    if law is None:
+        return f"No law yet: {laws.chinchilla.problem}."
     text = f"For a compute C = 6 N D, the best N of this text grows with C to the power {_short(law.n_share)}"
-    if isinstance(whole, Fit):
+    if whole:
         text += f"; with all parameters counted as N, to the power {_short(whole.n_share)}"
     lowest = min(entry["loss"] for entry in trainings)
     end = law.constants["E"]
@@ -201,7 +209,7 @@ def chinchilla_sentence(laws: Laws, trainings: Sequence[Entry]) -> str:
 
 def _chinchilla_table(laws: Laws, trainings: Sequence[Entry]) -> list[Table]:
     """Return the constants of Chinchilla's law next to the quoted ones; nothing without a law."""
-    fits = [law for law in (laws.chinchilla, laws.whole) if isinstance(law, Fit)]
+    fits = [law for law in (laws.chinchilla.value, laws.whole.value) if law]
     if len(fits) < 2:
         return []
     head = ["", "this text, N without embeddings", "N with embeddings"]
@@ -239,9 +247,9 @@ def _best_size(law: Fit, measured: Sequence[tuple[int, int]], share: float) -> s
 
 def _kaplan_table(laws: Laws) -> Table | str:
     """Return the constants of Kaplan's law next to the quoted ones, or why there are none."""
-    law = laws.kaplan
-    if isinstance(law, str):
-        return f"No law of N and D yet: {law}."
+    law = laws.kaplan.value
+    if law is None:
+        return f"No law of N and D yet: {laws.kaplan.problem}."
     lines = [[name, _long(law.constants[name]), KAPLAN_JOINT[name]] for name in KAPLAN_JOINT]
     lines.append(["best N: exponent of C, by this law", _long(law.n_share), "0.73, from their trainings"])
     lines.append(["misfit", f"{100 * law.spread:.2f} %", ""])
@@ -252,22 +260,23 @@ def parts_table(laws: Laws) -> list[list[str]]:
     """Return the rows of the table of the exponents of the laws without some of the trainings."""
     lines = []
     for name, (chinchilla, kaplan) in {"all": (laws.chinchilla, laws.kaplan), **laws.parts}.items():
-        ours = [_value(chinchilla, key) for key in ("alpha", "beta")]
-        lines.append([name, *ours, _value(chinchilla), _value(kaplan), _value(chinchilla, "E")])
+        law = chinchilla.value
+        ours = [_value(law, key) for key in ("alpha", "beta")]
+        lines.append([name, *ours, _value(law), _value(kaplan.value), _value(law, "E")])
     return lines
 
 
-def _value(law: Fit | str, constant: str | None = None) -> str:
+def _value(law: Fit | None, constant: str | None = None) -> str:
     """Return a constant, or the exponent of the best N; "none" without a law."""
-    if isinstance(law, str):
+    if law is None:
         return "none"
     return _number((law.n_share if constant is None else law.constants[constant]).value)
 
 
 def _misses(laws: Laws, trainings: Sequence[Entry]) -> list[str]:
     texts = []
-    for name, law in (("Chinchilla's", laws.chinchilla), ("Kaplan's", laws.kaplan)):
-        if isinstance(law, Fit):
+    for name, law in (("Chinchilla's", laws.chinchilla.value), ("Kaplan's", laws.kaplan.value)):
+        if law:
             misses = sorted(
                 (100 * (law.loss(_body(entry), entry["tokens"]) / entry["loss"] - 1), _place(entry))
                 for entry in trainings
