@@ -68,7 +68,7 @@ def test_the_last_of_two_overrides_counts() -> None:
 def test_each_stack_may_have_its_own_depth(settings: str, depths: tuple[int, int]) -> None:
     config = override(Config(), settings.split())
     assert config.model.depths == depths
-    assert architecture(config.model).startswith(f"{depths[0]} + {depths[1]} layers, ")
+    assert architecture(config).startswith(f"{depths[0]} + {depths[1]} layers, ")
 
 
 def test_one_number_sets_both_stacks_of_a_recipe_with_unequal_ones() -> None:

@@ -55,7 +55,7 @@ def test_plan_report_and_recipes_have_the_same_rows() -> None:
 
 
 def test_a_row_changes_only_its_column() -> None:
-    sizes = {row: architecture(table4.small(row).model) for row in table4.ROWS}
+    sizes = {row: architecture(table4.small(row)) for row in table4.ROWS}
     assert sizes == {
         "base": "4 + 4 layers, d_model 128, d_ff 256, 4 heads",
         "n2": "2 + 2 layers, d_model 128, d_ff 256, 4 heads",

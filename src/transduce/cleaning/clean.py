@@ -40,6 +40,7 @@ from transduce.data.compression import open_text
 from transduce.data.corpora import Corpus
 from transduce.data.languages import Identifier, language_identifier
 from transduce.data.tokenize_corpus import cores
+from transduce.errors import UserError
 from transduce.storage.atomic_folder import write_file
 
 # In the order in which they are tried. The findings of `check` that are no rule, such as not_nfc, drop nothing.
@@ -204,10 +205,10 @@ def _learn(
     sample = [pair for pair, is_in in zip(read_trimmed(corpus), in_sample.tolist(), strict=True) if is_in]
     languages, misfits = None, None
     if {"language", "swapped"} & {*names}:
-        languages = main_languages(sample)
-        if isinstance(languages, str):
-            notes.append(f"language, swapped: not used: {languages}")
-            languages = None
+        try:
+            languages = main_languages(sample)
+        except UserError as reason:
+            notes.append(f"language, swapped: not used: {reason}")
     if "misfit" in names and len(sample) < LEAST_PAIRS:
         notes.append(f"misfit: not used: it learns from at least {LEAST_PAIRS:,} pairs, and {len(sample):,} remain")
     elif "misfit" in names:
@@ -219,21 +220,21 @@ def _learn(
     return _Judge(languages, misfits, folds) if languages or misfits else None
 
 
-def main_languages(sample: Sequence[Pair]) -> tuple[str, str] | str:
-    """Return the language of most lines of each side, or the reason why there is none."""
+def main_languages(sample: Sequence[Pair]) -> tuple[str, str]:
+    """Return the language of most lines of each side. Raises UserError, with the reason, if there is none."""
     identify = language_identifier()
     if identify is None:
-        return "needs the package py3langid; pip install 'transduce[detect]'"
+        raise UserError("needs the package py3langid; pip install 'transduce[detect]'")
     languages = []
     for side in ("source", "target"):
         lines = (pair[side == "target"] for pair in sample)
         of_lines = [identify(line)[0] for line in islice((line for line in lines if _has_letters(line)), 1_000)]
         language, n = Counter(of_lines).most_common(1)[0] if of_lines else ("", 0)
         if n <= MAIN_SHARE * len(of_lines):
-            return f"no language has most lines of the {side}"
+            raise UserError(f"no language has most lines of the {side}")
         languages.append(language)
     if languages[0] == languages[1]:
-        return f"both sides are in one language ({languages[0]})"
+        raise UserError(f"both sides are in one language ({languages[0]})")
     return languages[0], languages[1]
 
 

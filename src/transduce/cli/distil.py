@@ -186,7 +186,7 @@ class Job:
         from transduce.config.schema import architecture
 
         models = {"teacher": self.config, "student": inherit(self.config, self.config, self.all_settings)}
-        sizes = [f"{name} {format_size(model)}, {architecture(model.model)}" for name, model in models.items()]
+        sizes = [f"{name} {format_size(model)}, {architecture(model)}" for name, model in models.items()]
         return "\n".join([f"{line_count(self.train[0]):,} lines", *sizes])
 
     def commands(self) -> list[str]:

@@ -1,9 +1,9 @@
 """`transduce evaluate`: evaluate a model on a test set, or given translations."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
 
 from cyclopts import Parameter
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from transduce.family.tasks.token_scores import TokenScores
     from transduce.parsing.labelled_f1 import LabelledScores
 
+T = TypeVar("T")
 EvaluatedModels = Annotated[Path, Parameter(help="Model folders. They need --src. Several models form an ensemble.")]
 References = Annotated[
     list[Path] | None, Parameter(help="Reference translations. May be repeated: several references of each line.")
@@ -119,20 +120,20 @@ def evaluate(
     transduce evaluate classifier/model --text sentences.txt --labels labels.txt
     """
     from transduce.decoding.options import DecodingOptions
-    from transduce.evaluate import TestSet, evaluate_hypotheses
+    from transduce.evaluate import TestSet, evaluate_hypotheses, format_evaluation
 
     options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead, tag=tag, capitals=capitals)
     kinds = _kinds(noise)
     if text is not None or labels is not None:
         is_changed = (options, language, tokenize, precision) != (DecodingOptions(), "en", "13a", "fp32")
         has_others = any([ref, src, trees, hyp, noise, comet, is_changed])
-        return _print(_scores_of_lines(models, text, labels, has_others), json=json)
+        return _print(_scores_of_lines(models, text, labels, has_others), str, json=json)
     _check_one(models, hyp, ref is not None or _is_table(src), trees)
     _check_no_model(hyp, src if (ref and not comet) or trees else None, options, precision, kinds)
     if trees is not None:
         _check_only_trees(src, hyp, language, tokenize, kinds, comet)
         scores = _scores_of_file(hyp[0], trees) if hyp else _scores_of_parser(models, trees, options, precision)
-        return _print(scores, json=json)
+        return _print(scores, str, json=json)
     first, more = (ref[0], ref[1:]) if ref else (None, [])
     scores = None if comet is None else _comet_scores(comet, src)
     if hyp and (reference := first or _table(src)):
@@ -141,7 +142,9 @@ def evaluate(
     else:
         test_set = TestSet(_source(src), first, language, tokenize, more)
         evaluation = _evaluate_models(models, test_set, options, precision, kinds, scores)
-    _print(evaluation, json=json)
+    for line in (evaluation.warning or "").splitlines():
+        print(f"transduce: {line}", file=sys.stderr)
+    _print(evaluation, format_evaluation, json=json)
 
 
 def _comet_scores(folder: Path, src: Path | None) -> "MoreScores":
@@ -159,17 +162,12 @@ def _source(src: Path | None) -> Path:
     return src
 
 
-def _print(scores: object, *, json: bool) -> None:
-    """Print the scores, and on standard error the warnings about the texts."""
-    from transduce.evaluate import Evaluation, format_evaluation
-
-    if isinstance(scores, Evaluation):
-        for line in (scores.warning or "").splitlines():
-            print(f"transduce: {line}", file=sys.stderr)
+def _print(scores: T, form: Callable[[T], str], *, json: bool) -> None:
+    """Print the scores, as JSON or in the form for people."""
     if json:
         print_json(scores)
     else:
-        print(format_evaluation(scores) if isinstance(scores, Evaluation) else scores)
+        print(form(scores))
 
 
 def _scores_of_lines(

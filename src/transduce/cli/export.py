@@ -70,10 +70,9 @@ def export(
 
 
 def _export_to_hugging_face(model: Path, out: Path) -> str:
-    from transduce.config.schema import ModelConfig
     from transduce.storage.model_folder import load_config
 
-    if isinstance(load_config(model).model, ModelConfig):
+    if load_config(model).translation_model:
         from transduce.interop.marian_export import export_marian
 
         return export_marian(model, out)

@@ -62,7 +62,7 @@ def student_table(teacher: Sequence[Path], student: Path, export: Path | None, t
     for system, translator in zip(systems, translators, strict=True):
         base = next(first for first in systems if first.precision == system.precision)
         speed = median(first / own for first, own in zip(base.seconds, system.seconds, strict=True))
-        layers = architecture(translator.config.model).partition(" layers")[0]
+        layers = architecture(translator.config).partition(" layers")[0]
         figures = f"{system.megabytes:.1f}", f"{len(pairs) / median(system.seconds):,.0f}", f"{speed:.2f}"
         rows.append((system.name, layers, system.precision, *figures, f"{bleu(system.outputs, references):.2f}"))
     note = f"{len(pairs):,} lines of {text.name}; speed compared with the teacher in the same precision"

@@ -72,12 +72,14 @@ def from_json(text: str | bytes, where: Path | str) -> Config:
             f"{where}: expected format version {FORMAT_VERSION}, not {version}; "
             "use the version of transduce that wrote it, or a newer one"
         )
-    classes = _classes(content, where)
+    found = {name: values for name, values in content.items() if isinstance(values, dict)}
+    classes = _classes(found, where)
     for name, value in ADDED_LATER.items():
         section, key = name.split(".")
-        if isinstance(content.get(section), dict) and key in _names(classes[section]):
-            content[section].setdefault(key, value)
-    lines = _key_problems(content, classes)
+        if section in found and key in _names(classes[section]):
+            found[section].setdefault(key, value)
+    lines = [f"  {name!r}: expected a known section{nearest(name, classes)}" for name in content if name not in classes]
+    lines += _key_problems(found, classes)
     if lines:
         raise UserError("\n".join([f"{where}: expected the sections and keys of this version of transduce:", *lines]))
     config = Config(**{name: section(**content[name]) for name, section in classes.items()})
@@ -95,10 +97,9 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return content
 
 
-def _classes(content: Mapping[str, object], where: Path | str) -> dict[str, type]:
-    """Return the class of each section of a file. Raise UserError if its model is of an unknown kind."""
-    model = content.get("model")
-    kind = model.get("kind") if isinstance(model, dict) else None
+def _classes(found: Mapping[str, Mapping[str, object]], where: Path | str) -> dict[str, type]:
+    """Return the class of each section. found: those of a file. Raise UserError for a model of an unknown kind."""
+    kind = found.get("model", {}).get("kind")
     if not isinstance(kind, str):  # a file of a version before kinds, or a damaged one
         return SECTIONS
     if not is_kind(kind):
@@ -110,11 +111,11 @@ def _names(section: type) -> list[str]:
     return [f.name for f in dataclasses.fields(section)]
 
 
-def _key_problems(content: Mapping[str, object], classes: Mapping[str, type]) -> list[str]:
-    lines = [f"  {name!r}: expected a known section{nearest(name, classes)}" for name in content if name not in classes]
+def _key_problems(found: Mapping[str, Mapping[str, object]], classes: Mapping[str, type]) -> list[str]:
+    lines: list[str] = []
     for name, section in classes.items():
-        values = content.get(name)
-        if not isinstance(values, dict):
+        values = found.get(name)
+        if values is None:
             lines.append(f"  {name}: expected a section, which is an object")
             continue
         known = _names(section)

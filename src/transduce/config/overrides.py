@@ -8,7 +8,7 @@ from typing import get_origin, get_type_hints
 import msgspec
 
 from transduce.config.kinds import is_kind
-from transduce.config.schema import Config, ModelConfig, keys, sections, value_of, with_value
+from transduce.config.schema import Config, keys, sections, value_of, with_value
 from transduce.config.validation import problems, refuse, type_name
 from transduce.errors import UserError, nearest
 
@@ -130,7 +130,7 @@ def without_effect(settings: Sequence[str], start_from: Path, config: Config | N
     config: the configuration of the run, which has the keys; None: one with the model of the paper.
     """
     known = keys(config)
-    free = DEPTHS if config is None or isinstance(config.model, ModelConfig) else ()
+    free = DEPTHS if config is None or config.translation_model else ()
     names = {setting: setting.partition("=")[0] for setting in settings}
     return [
         f"--set {setting}: must not be set with --from {start_from}, which sets it; "

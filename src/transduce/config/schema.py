@@ -8,7 +8,6 @@ import numbers
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from transduce.config.kinds import ModelSettings
 from transduce.errors import UserError
 
 ModelKind = Literal["transformer", "recurrent", "convolutional"]
@@ -244,6 +243,11 @@ class Config:
     train: TrainConfig = field(default_factory=TrainConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
 
+    @property
+    def translation_model(self) -> ModelConfig | None:
+        """The settings of a model that translates: the paper's, or a rival of Table 2; None for another kind."""
+        return self.model if isinstance(self.model, ModelConfig) else None
+
     def __post_init__(self) -> None:
         for name, section in SECTIONS.items():
             value = getattr(self, name)
@@ -287,16 +291,17 @@ def with_value(config: Config, name: str, new: object) -> Config:
     return dataclasses.replace(config, **{section: dataclasses.replace(getattr(config, section), **{key: new})})
 
 
-def kind_in_words(model: ModelSettings) -> str:
-    """Return the kind of `model` for a text, as in "Transformer" or "gpt2"."""
-    return model.kind.capitalize() if isinstance(model, ModelConfig) else model.kind
+def kind_in_words(config: Config) -> str:
+    """Return the kind of the model for a text, as in "Transformer" or "gpt2"."""
+    return config.model.kind.capitalize() if config.translation_model else config.model.kind
 
 
-def architecture(model: ModelSettings) -> str:
-    """Return the sizes of `model` in words, as in "6 + 6 layers, d_model 512, d_ff 2048, 8 heads"."""
-    if not isinstance(model, ModelConfig):
-        keys = [f.name for f in dataclasses.fields(cast(Any, model)) if f.name not in ("kind", "vocab_size")]
-        return ", ".join(f"{key} {getattr(model, key)}" for key in keys)
+def architecture(config: Config) -> str:
+    """Return the sizes of the model in words, as in "6 + 6 layers, d_model 512, d_ff 2048, 8 heads"."""
+    model = config.translation_model
+    if model is None:
+        keys = [f.name for f in dataclasses.fields(config.model) if f.name not in ("kind", "vocab_size")]
+        return ", ".join(f"{key} {getattr(config.model, key)}" for key in keys)
     encoder, decoder = model.depths
     sizes = f"{encoder} + {decoder} layers, d_model {model.d_model}"
     return sizes + (f", d_ff {model.d_ff}, {model.n_heads} heads" if model.kind == "transformer" else "")

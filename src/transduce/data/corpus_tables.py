@@ -14,7 +14,7 @@ import importlib
 import itertools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -127,12 +127,11 @@ def _read_json_lines(path: Path, source: str, columns: list[str]) -> Iterator[Ce
             continue
         cells = _json_cells(line, f"{path}:{number}")
         if not names:
-            names = [name for name, cell in cells.items() if isinstance(cell, str)]
+            names = _text_names(cells)
         if len(names) != 2 or not all(name in cells for name in names):
-            texts = ", ".join(name for name, cell in cells.items() if isinstance(cell, str))
             raise UserError(
-                f"{path}:{number}: expected two texts, not {texts}; name two of the keys of each object, as in "
-                f"{source}:en,de"
+                f"{path}:{number}: expected two texts, not {', '.join(_text_names(cells))}; "
+                f"name two of the keys of each object, as in {source}:en,de"
             )
         pair = cells[names[0]], cells[names[1]]
         for name, cell in zip(names, pair, strict=True):
@@ -140,6 +139,10 @@ def _read_json_lines(path: Path, source: str, columns: list[str]) -> Iterator[Ce
                 raise UserError(f"{path}:{number}: expected text for {name!r}, not {cell!r}; correct the line")
             text.check_text(cell or "", f"{path}:{number}")
         yield pair
+
+
+def _text_names(cells: Mapping[str, Any]) -> list[str]:
+    return [name for name, cell in cells.items() if isinstance(cell, str)]
 
 
 def _json_cells(line: str, where: str) -> dict[str, Any]:

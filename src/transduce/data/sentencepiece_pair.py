@@ -63,7 +63,7 @@ class SentencePieces(TokenizerLike):
         """Return a tokenizer with more language codes, after all other pieces."""
         if wrong := [tag for tag in tags if _language_code(tag) != (tag, "")]:
             raise UserError(f"--tags={wrong[0]}: expected a language code of a Marian model, such as >>fra<<")
-        return SentencePieces(document(*self.models(), [*self.vocabulary, *tags]))
+        return SentencePieces(document(*self.sentencepiece_models(), [*self.vocabulary, *tags]))
 
     def split_tag(self, line: str) -> tuple[str, str]:
         """Return the language code before a line, known or not, and the rest of the line."""
@@ -79,7 +79,7 @@ class SentencePieces(TokenizerLike):
         """Return the text of `tokenizer.json`."""
         return self._text
 
-    def models(self) -> tuple[bytes, bytes]:
+    def sentencepiece_models(self) -> tuple[bytes, bytes]:
         """Return the sentencepiece models of the source and of the target."""
         file = _file(self._text)
         return base64.b64decode(file.source), base64.b64decode(file.target)

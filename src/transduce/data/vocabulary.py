@@ -68,6 +68,10 @@ class TokenizerLike(ABC):
         """Return the piece of each id in printable form."""
         return [self.vocabulary[i] for i in ids]
 
+    def sentencepiece_models(self) -> tuple[bytes, bytes] | None:
+        """Return the sentencepiece models of the source and of the target; None for a tokenizer without them."""
+        return None
+
     def split_tag(self, line: str) -> tuple[str, str]:
         """Return the tag that a line begins with, and the rest of the line; "" and the line if it begins with none."""
         return split_tag(line, self.tags)

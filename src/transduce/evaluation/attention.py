@@ -33,11 +33,11 @@ def all_weights(model: Model, batch: Batch) -> tuple[np.ndarray, np.ndarray, np.
         memory = model.encode(batch.src, batch.src_mask, recording_attention)
     else:
         memory = model.encode(batch.src, batch.src_mask)
+    n = len(layers)  # of the encoder
     decoded = model.decode(batch.tgt_in, memory, batch.src_mask, recording_attention)
     hidden, targets = batch.real(decoded)
     log_probs = token_log_probs(hidden, model.output.weight, targets, model.output.bias).float().cpu().numpy()
-    if isinstance(model, Transformer):
-        n = len(model.encoder)
+    if n:
         return np.stack(layers[:n]), np.stack(layers[n::2]), np.stack(layers[n + 1 :: 2]), log_probs
     encoder, decoder = (np.zeros((0, 1, ids.size(1), ids.size(1)), "f4") for ids in (batch.src, batch.tgt_in))
     return encoder, decoder, np.stack(layers), log_probs

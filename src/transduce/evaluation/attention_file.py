@@ -14,7 +14,7 @@ from transduce.decoding.hypothesis import Attended
 from transduce.errors import UserError
 from transduce.evaluation.attention_page import attention_page, n_tokens
 from transduce.evaluation.attention_svg import attention_svg
-from transduce.evaluation.attention_view import PARTS, Part, find_view, head_name, views
+from transduce.evaluation.attention_view import PARTS, Part, find_view, head_name
 from transduce.evaluation.lens import Inside
 from transduce.storage.atomic_folder import replacement
 
@@ -79,7 +79,7 @@ def _text(
     view = find_view(attended, head)
     check_length(path, n_tokens(attended))
     if worth is not None:
-        names = {view.name for view in views(attended) if isinstance(view.head, int)}
+        names = {name for part in PARTS for name in _names(attended, part).flat}
         if other := names ^ {*worth}:
             problem = f"{min(other)} is in only one of the two; measure this model"
             raise UserError(f"heads: expected the heads of this model, but {problem}")

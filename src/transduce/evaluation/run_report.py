@@ -151,7 +151,7 @@ def _essentials(config: Config) -> str:
     model, data = config.model, config.data
     pieces = model.vocab_size or data.vocab_size
     size = f"{parameter_count(model, pieces) / 1e6:,.1f} M parameters"
-    return f"{kind_in_words(model)} of {architecture(model)}; {size}; {data.tokenizer}, {pieces:,} pieces"
+    return f"{kind_in_words(config)} of {architecture(config)}; {size}; {data.tokenizer}, {pieces:,} pieces"
 
 
 def _headline(config: Config, history: History, best: int | None) -> str:

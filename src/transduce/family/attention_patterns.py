@@ -17,7 +17,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from transduce.family.attention_wrappers import causal
+from transduce.family.attention_wrappers import explicit
 from transduce.model.attention import Attention, Mask, fast_attention
 
 # (positions of queries (T,1), positions of keys (1,S)) -> True where a query sees a key, (T,S) or (H,T,S)
@@ -49,8 +49,7 @@ def both(mask: Mask, is_visible: Tensor) -> Tensor:
 
     A floating mask, which is added to the scores, keeps its values there.
     """
-    if isinstance(mask, str):
-        mask = causal(is_visible.size(-2), is_visible.size(-1), is_visible.device)
+    mask = explicit(mask, is_visible.size(-2), is_visible.size(-1), is_visible.device)
     if mask.is_floating_point():
         return torch.where(is_visible, mask, torch.finfo(mask.dtype).min)
     return mask & is_visible

@@ -80,7 +80,7 @@ def with_bias(bias: Tensor, attention: Attention = fast_attention) -> Attention:
     """
 
     def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
-        is_visible = causal(queries.size(2), keys.size(2), bias.device) if isinstance(mask, str) else mask
+        is_visible = explicit(mask, queries.size(2), keys.size(2), bias.device)
         masked_bias = torch.where(is_visible, bias, torch.finfo(bias.dtype).min)
         return attention(queries, keys, values, masked_bias, dropout)
 
@@ -102,6 +102,11 @@ def causal(n_queries: int, n_keys: int, device: torch.device | str = "cpu") -> T
     The mask "causal" is the same only for T = S.
     """
     return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
+
+
+def explicit(mask: Mask, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
+    """Return the mask as a tensor, for the last T of S positions."""
+    return causal(n_queries, n_keys, device) if isinstance(mask, str) else mask
 
 
 @dataclass(frozen=True)

@@ -50,14 +50,15 @@ class Performer(nn.Module):
         Another boolean mask costs n^2. There are no weights that could have dropout, and no scores to which a bias
         could be added: raises ValueError for a floating mask, such as the mask of `with_bias`.
         """
-        if not isinstance(mask, str) and mask.dtype != torch.bool:
+        is_causal = isinstance(mask, str)
+        if not is_causal and mask.dtype != torch.bool:
             raise ValueError('mask: expected a boolean one, or "causal"; Performer has no scores, and can add no bias')
         scale = queries.size(-1) ** -0.25
         query_features = self._features(queries * scale, is_query=True)
         key_features = self._features(keys * scale, is_query=False)
         ones = torch.ones_like(values[..., :1])
         values = torch.cat([values, ones], dim=-1)  # the last column sums the weights
-        if isinstance(mask, str):
+        if is_causal:
             sums = _causal_sums(query_features, key_features, values)
         elif mask.size(-2) == 1:
             sums = query_features @ (key_features.mT @ (values * mask.mT))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.family.attention_configs import SynthesizerConfig
-from transduce.family.attention_wrappers import causal
+from transduce.family.attention_wrappers import explicit
 from transduce.family.gpt2 import GPT2
 from transduce.family.initialisation import initialise
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, reference_attention
@@ -85,7 +85,7 @@ class SyntheticAttention(MultiHeadAttention):
         The last row of the mask says which positions are real: those before them are padding.
         """
         queries, n_new = self._split(self.w_q(x), self.n_heads), x.size(1)
-        is_visible = causal(n_new, n_new, x.device) if isinstance(mask, str) else mask
+        is_visible = explicit(mask, n_new, n_new, x.device)
         positions = (is_visible[..., -1, :].cumsum(-1) - 1).clamp(min=0).view(-1, is_visible.size(-1))  # (N,S) or (1,S)
         shape = *queries.shape[:3], -1
         scores = self.scores(queries, positions[:, -n_new:]).expand(shape)  # (N,H,T,P)

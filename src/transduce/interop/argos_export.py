@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from transduce import __version__
-from transduce.config.schema import Config, ModelConfig
-from transduce.data.sentencepiece_pair import UNKNOWN, SentencePieces
+from transduce.config.schema import Config
+from transduce.data.sentencepiece_pair import UNKNOWN
 from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
 from transduce.interop.argos_sentences import splitter
@@ -85,11 +85,10 @@ def _code_of(code: str) -> str:
 def _problems(config: Config, tokenizer: TokenizerLike) -> list[str]:
     """Return a line for each property of the model that a package cannot express."""
     model = config.model
-    assert isinstance(model, ModelConfig)
     wrong = []
     if tokenizer.kind not in ("bpe", "sentencepiece"):
         wrong.append(f"data.tokenizer={tokenizer.kind!r}: expected 'bpe', the pieces of which SentencePiece can give")
-    if isinstance(tokenizer, SentencePieces) and has_other_bytes(*tokenizer.models()):
+    if (models := tokenizer.sentencepiece_models()) and has_other_bytes(*models):
         wrong.append("tokenizer.json: expected no byte pieces of the target, because Argos Translate has one tokenizer")
     if tokenizer.tags:
         wrong.append(f"data.tags={','.join(tokenizer.tags)}: expected none, because Argos Translate sends no tag")

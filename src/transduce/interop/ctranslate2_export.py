@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -122,7 +122,7 @@ def spec_of(loaded: LoadedModel, ctranslate2: ModuleType) -> Spec:
         side.scale_embeddings = True  # times sqrt(d_model)
         side.position_encodings.encodings = positions
         for target, layer in zip(side.layer, stack, strict=True):
-            _set_layer(target, layer)
+            _set_layer(target, cast(EncoderLayer | DecoderLayer, layer))
     if config.norm == "pre":
         _set_norm(spec.encoder.layer_norm, model.encoder_norm)
         _set_norm(spec.decoder.layer_norm, model.decoder_norm)
@@ -141,10 +141,9 @@ def spec_of(loaded: LoadedModel, ctranslate2: ModuleType) -> Spec:
     return spec
 
 
-def _set_layer(target: Spec, layer: Any) -> None:
+def _set_layer(target: Spec, layer: EncoderLayer | DecoderLayer) -> None:
     """Copy a layer of the encoder, or one of the decoder, which also has cross-attention."""
-    assert isinstance(layer, EncoderLayer | DecoderLayer)
-    norms = [residual.norm for residual in layer.residuals if isinstance(residual, Residual)]
+    norms = [cast(Residual, residual).norm for residual in layer.residuals]
     _set_attention(target.self_attention, layer.self_attention, [["w_q", "w_k", "w_v"], ["w_o"]])
     if isinstance(layer, DecoderLayer):
         _set_attention(target.attention, layer.cross_attention, [["w_q"], ["w_k", "w_v"], ["w_o"]])

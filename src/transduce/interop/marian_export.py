@@ -18,7 +18,7 @@ from transduce.config.files import to_json
 from transduce.config.schema import Config, SearchConfig
 from transduce.console import in_markdown
 from transduce.data.batches import collate
-from transduce.data.sentencepiece_pair import UNKNOWN, SentencePieces
+from transduce.data.sentencepiece_pair import UNKNOWN
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK, TokenizerLike
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_files import position_rows
@@ -182,10 +182,10 @@ def _tokenizer_files(loaded: LoadedModel, ids: list[int]) -> dict[str, bytes]:
     """Return the files of the tokenizer: the files of an OPUS-MT model if it was imported from one."""
     tokenizer = loaded.tokenizer
     settings = {"model_max_length": position_rows(loaded.config), "clean_up_tokenization_spaces": False}
-    if isinstance(tokenizer, SentencePieces):
+    if models := tokenizer.sentencepiece_models():
         names = {EOS: CONTROLS[EOS], BOS: CONTROLS[PAD], tokenizer.vocabulary.index(UNKNOWN): CONTROLS[UNK]}
         pieces = {names.get(ours, tokenizer.vocabulary[ours]): theirs for theirs, ours in enumerate(ids)}
-        source, target = tokenizer.models()
+        source, target = models
         return {
             "source.spm": source,
             "target.spm": target,

@@ -224,7 +224,7 @@ def _sentence_pieces(folder: Path, vocabularies: Sequence[Ids]) -> SentencePiece
 
 def _orders(vocabularies: Sequence[Ids], tokenizer: TokenizerLike) -> tuple[Order, Order]:
     """Return the order of the rows of the source, and of the target."""
-    if not isinstance(tokenizer, SentencePieces):
+    if tokenizer.kind != "sentencepiece":
         order: Order = [*range(tokenizer.vocab_size)]
         return order, order
     names = {CONTROLS[BOS]: "<pad>", UNKNOWN: "<unk>", CONTROLS[PAD]: "", CONTROLS[UNK]: ""}
@@ -240,7 +240,7 @@ def _config(settings: Settings, tensors: Mapping[str, Tensor], tokenizer: Tokeni
     """
     stored = settings.get("transduce")
     ours = None if stored is None else from_json(json.dumps(stored), where)
-    if ours and not (isinstance(ours.model, ModelConfig) and ours.model.positions in ("interleaved", "halves")):
+    if ours and not (ours.translation_model and ours.translation_model.positions in ("interleaved", "halves")):
         raise UserError(
             f"{where}: expected the settings of a Transformer with sinusoids as transduce; use another copy"
         )

@@ -81,7 +81,9 @@ class _Network:
         graph = self.graph = Graph("encoder")
         ids = graph.input("ids", "int64", "rows", "source")
         is_padding = graph.add(
-            "Unsqueeze", graph.add("Equal", ids, self._number("pad", PAD)), graph.array("axes", [1, 2])
+            "Unsqueeze",
+            graph.add("Equal", ids, graph.array("pad", np.array(PAD, np.int64))),
+            graph.array("axes", [1, 2]),
         )
         scores = self._number("masked", MASKED), self._number("visible", 0.0)
         mask = graph.add("Where", is_padding, *scores, name="source_mask")
@@ -147,8 +149,7 @@ class _Network:
             declare(prefix + name, "float32", "rows", self.config.n_heads, length, width)
 
     def _number(self, name: str, value: float) -> str:
-        kind = np.int64 if isinstance(value, int) else np.float32
-        return self.graph.array(name, np.array(value, kind))
+        return self.graph.array(name, np.array(value, np.float32))
 
     def _weights(self, name: str, otherwise: str = "") -> str:
         name = name if name in self.arrays else otherwise  # of a tied matrix

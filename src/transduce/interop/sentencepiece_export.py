@@ -21,7 +21,7 @@ from pathlib import Path
 
 from tokenizers.normalizers import NFC
 
-from transduce.data.sentencepiece_pair import SentencePieces, processor
+from transduce.data.sentencepiece_pair import processor
 from transduce.data.subwords import ESCAPE, INVISIBLE, WHITE_SPACE, fixed_pieces, parts_of
 from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, SPACE, UNK, TokenizerLike
 from transduce.errors import UserError
@@ -43,8 +43,8 @@ def sentencepiece_model(tokenizer: TokenizerLike) -> bytes:
     The second kind has one for each language. The result is the one of the source, which also decodes pieces that it
     does not have: their text is the piece. Raises UserError if the package sentencepiece is not installed.
     """
-    if isinstance(tokenizer, SentencePieces):
-        return tokenizer.models()[0]
+    if models := tokenizer.sentencepiece_models():
+        return models[0]
     parts = parts_of(tokenizer.to_json())
     ranks = {(left, right): rank for rank, (left, right) in enumerate(parts.merges)}
     content = [field(PIECES, _piece(piece, *kind)) for piece, kind in _kinds(parts.vocabulary, ranks).items()]

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from transduce import __version__
-from transduce.config.schema import Config, ModelConfig, architecture, kind_in_words
+from transduce.config.schema import Config, architecture, kind_in_words
 from transduce.console import in_markdown, printable
 
 
@@ -18,12 +18,12 @@ def model_card(config: Config, origin: str, facts: Mapping[str, str]) -> str:
     validation scores.
     """
     model = config.model
-    sizes = architecture(model)
-    if isinstance(model, ModelConfig) and model.kind == "transformer":
+    sizes = architecture(config)
+    if model.kind == "transformer":
         sizes += f", {model.norm}-norm, {model.positions} positions"
     rows = {
         "weights": origin,
-        "architecture": f"{kind_in_words(model)}, {sizes}",
+        "architecture": f"{kind_in_words(config)}, {sizes}",
         "tokenizer": f"{config.data.tokenizer}, {model.vocab_size:,} pieces{_sharing(config)}",
         **facts,
         "made with": f"transduce {__version__}, torch {torch.__version__}, Python {platform.python_version()}",

@@ -117,7 +117,7 @@ class LoadedModel:
 def load_translation_model(path: Path) -> LoadedModel:
     """Return the model of `load_model`. Raises UserError for a model that reads no source, such as a language model."""
     loaded = load_model(path)
-    if not isinstance(loaded.config.model, ModelConfig):
+    if loaded.config.translation_model is None:
         kind, (_, use) = loaded.config.model.kind, USES[loaded.config.train.task]
         command = use.partition("THIS_FOLDER")[0].rstrip(' ("')
         raise UserError(f"{path}: expected a translation model, not model.kind={kind!r}; use {command}")
@@ -185,8 +185,8 @@ def _load(path: Path, build: Callable[[Config], Any] | None) -> LoadedModel:
 
 def _refuse_misfit(config: Config, shapes: Mapping[str, tuple[int, ...]], where: Path) -> None:
     """Raise UserError unless `shapes` fit the model that `config` describes. No tensor is in memory yet."""
-    if isinstance(config.model, ModelConfig):
-        _refuse_hostile_sizes(config.model, shapes, where)
+    if config.translation_model:
+        _refuse_hostile_sizes(config.translation_model, shapes, where)
     elif config.model.n_layers > len(shapes):  # a layer has tensors; to build 10,000 takes long
         raise misfit(where, "they have fewer layers")
     with torch.device("meta"):  # without memory for the tensors

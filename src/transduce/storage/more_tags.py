@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from transduce.config.schema import ModelConfig, TrainConfig
+from transduce.config.schema import TrainConfig
 from transduce.config.validation import is_tag, validate
 from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
@@ -29,7 +29,7 @@ def add_tags(model: Path, tags: Sequence[str], out: Path) -> None:
     loaded = load_translation_model(model)
     config, old = loaded.config, loaded.tokenizer
     settings = config.model
-    if not isinstance(settings, ModelConfig) or settings.kind != "transformer":
+    if settings.kind != "transformer":
         raise UserError(f"{model}: expected model.kind='transformer', not {settings.kind!r}; use another model")
     _check_tags(tags, old)
     tokenizer = old.with_tags(tags)

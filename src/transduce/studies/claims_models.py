@@ -9,9 +9,10 @@ are removed when their figures are known, since others would read RUN/model as t
 
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -281,8 +282,7 @@ class RelativeTransformer(Transformer):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.positions = NoPositions(config.d_model)
-        for layer in (*self.encoder, *self.decoder):
-            assert isinstance(layer, EncoderLayer | DecoderLayer)
+        for layer in cast(Iterable[EncoderLayer | DecoderLayer], (*self.encoder, *self.decoder)):
             plain, layer.self_attention = layer.self_attention, RelativeSelfAttention(config)
             layer.self_attention.load_state_dict(plain.state_dict(), strict=False)  # initialised as the paper's
 

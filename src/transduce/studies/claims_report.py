@@ -73,7 +73,7 @@ class _Study:
 
     def model(self) -> str:
         configs = self.configs((*SMOOTHING, *POSITIONS))
-        return architecture(configs[0].model) if configs else "not trained yet"
+        return architecture(configs[0]) if configs else "not trained yet"
 
     def schedules(self) -> str:
         """Return the steps and the warm-up of the trainings of each claim, as they were trained."""

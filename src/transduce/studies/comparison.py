@@ -130,7 +130,7 @@ class Row(list[Entry]):
     def sizes(self) -> str:
         """Return the sizes of the model that was trained."""
         config = self.config()
-        return architecture(config.model) if config else "settings that were not recorded"
+        return architecture(config) if config else "settings that were not recorded"
 
 
 def rows_of(results: Results, names: Iterable[str]) -> dict[str, Row]:

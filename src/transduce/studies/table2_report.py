@@ -188,7 +188,7 @@ class _Study:
             return f"{self.titles[system]}: {'settings not recorded' if entries else NOT_RUN}"
         train = config.train
         return (
-            f"{self.titles[system]}: {architecture(config.model)}, {train.max_steps:,} steps, lr_factor "
+            f"{self.titles[system]}: {architecture(config)}, {train.max_steps:,} steps, lr_factor "
             f"{train.lr_factor:g}, {train.warmup_steps:,} steps of warm-up, dropout {config.model.dropout:g}"
         )
 

@@ -158,7 +158,7 @@ def choose_from(parent: Config, text: Text, conditions: Conditions) -> Choice:
     """
     minutes = conditions.minutes
     child = replace(parent, model=conditions.complete(parent).model)
-    relearns = architecture(child.model) != architecture(parent.model)  # other depths
+    relearns = architecture(child) != architecture(parent)  # other depths
     configured = partial(configure_from, child, text, precision=conditions.precision, relearns=relearns)
     config = configured(steps=1_000)
     speed = conditions.speed(config)
@@ -178,7 +178,7 @@ def choose_from(parent: Config, text: Text, conditions: Conditions) -> Choice:
     )
     is_own = highest_rate(config) == highest_rate(with_optimizer(chosen, config.train.optimizer))
     lines = [
-        f"{text.pairs:,} pairs of about {text.mean_tokens:.0f} tokens: the model keeps {architecture(config.model)}, "
+        f"{text.pairs:,} pairs of about {text.mean_tokens:.0f} tokens: the model keeps {architecture(config)}, "
         f"its pieces, and dropout {config.model.dropout:g}",
         f"highest learning rate {highest_rate(config):.1e}, {share if is_own else 'by your settings'}",
     ]
@@ -356,7 +356,7 @@ def of_time(text: Text, config: Config, trial: Trial, minutes: float | None) -> 
 def _of_text(text: Text, config: Config) -> list[str]:
     """Return lines on what follows from the text."""
     lines = [
-        f"{text.pairs:,} pairs of about {text.mean_tokens:.0f} tokens: {architecture(config.model)}, "
+        f"{text.pairs:,} pairs of about {text.mean_tokens:.0f} tokens: {architecture(config)}, "
         f"{config.data.vocab_size:,} pieces, dropout {config.model.dropout:g}"
     ]
     if text.pairs < FEW:

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from tokenizers import Encoding, Tokenizer
+from torch import nn
 
 from transduce.config.kinds import kinds_of
 from transduce.config.validation import as_path
@@ -25,6 +26,8 @@ USES = {
     **dict.fromkeys(("whisper", "wav2vec2"), "`transduce transcribe`"),
     **dict.fromkeys(ENCODERS_ONLY_HERE, "`transduce fill` or `embed`"),
 }
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class Application:
@@ -60,11 +63,13 @@ class Application:
     def _decode(self, ids: Sequence[int]) -> str:
         return decode_ids(self.tokenizer, ids, self.folder)
 
-    def another(self, expected: str) -> UserError:
-        """Return the error for a member that is not the `expected` one."""
-        kind = self.member.settings.get("model_type")
-        remedy = f"use {USES.get(str(kind), '`transduce.family.load` in Python')}"
-        return UserError(f"{self.folder}: model_type={kind!r}: expected {expected}; {remedy}")
+    def model_of(self, kind: type[Model], expected: str) -> Model:
+        """Return the model of the member. Raises UserError if it is not of the `kind`, which `expected` describes."""
+        if isinstance(self.member.model, kind):
+            return self.member.model
+        name = self.member.settings.get("model_type")
+        remedy = f"use {USES.get(str(name), '`transduce.family.load` in Python')}"
+        raise UserError(f"{self.folder}: model_type={name!r}: expected {expected}; {remedy}")
 
 
 class PreparedApplication(Application):

@@ -7,10 +7,11 @@ The checkpoint is a pickle. torch reads only tensors and plain values of it, and
 """
 
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -105,7 +106,7 @@ class CometScorer:
 def load_comet(folder: Path) -> CometScorer:
     """Return the COMET model in a folder. Raises UserError for one that is not whole, or not supported."""
     checkpoint = _checkpoint(folder / CHECKPOINT)
-    settings = Settings({**checkpoint["hyper_parameters"], **_corrections(folder / HPARAMS)}, folder / CHECKPOINT)
+    settings = Settings({**checkpoint.hyper_parameters, **_corrections(folder / HPARAMS)}, folder / CHECKPOINT)
     encoder = Settings(read_json(folder / ENCODER_CONFIG), folder / ENCODER_CONFIG)
     try:
         pieces = processor(read_file(folder / PIECES, MOST_PIECES_BYTES))
@@ -116,7 +117,7 @@ def load_comet(folder: Path) -> CometScorer:
             _encoder_config(encoder), heads=(), n_segments=1, norm_eps=encoder.number("layer_norm_eps", 1e-5, below=1)
         )
         model = Comet(base.encoder, _config(settings, encoder.n_layers("num_hidden_layers")))
-    tensors = dict(checkpoint["state_dict"])
+    tensors = checkpoint.state_dict
     positions = f"{PREFIX}embeddings.position_embeddings.weight"
     tensors[positions] = tensors.get(positions, torch.empty(0))[FIRST_POSITION:]
     entries = _entries(base, model)
@@ -138,7 +139,15 @@ def load_comet(folder: Path) -> CometScorer:
 PREFIX = "encoder.model."  # of the tensors of the encoder in a checkpoint
 
 
-def _checkpoint(path: Path) -> Mapping[str, Any]:
+Widths = Annotated[list[Annotated[int, msgspec.Meta(gt=0, lt=1 << 20)]], msgspec.Meta(min_length=1)]
+
+
+class _Checkpoint(msgspec.Struct):
+    state_dict: dict[str, Any]
+    hyper_parameters: dict[str, Any]
+
+
+def _checkpoint(path: Path) -> _Checkpoint:
     """Return the content of a checkpoint: state_dict and hyper_parameters, without running code of the pickle."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         raise UserError(f"{path}: expected a whole checkpoint of COMET; give the folder with {CHECKPOINT}")
@@ -151,12 +160,12 @@ def _checkpoint(path: Path) -> Mapping[str, Any]:
             f"where COMET's library is installed: c = torch.load(PATH, weights_only=False); torch.save({keep}, PATH)"
         )
         raise UserError(f"{path}: expected tensors and plain values only ({reason}); {remedy}") from None
-    parts = [content.get(name) if isinstance(content, dict) else None for name in ("state_dict", "hyper_parameters")]
-    if not all(isinstance(part, dict) for part in parts):
+    try:
+        return msgspec.convert(content, _Checkpoint)
+    except msgspec.ValidationError:
         raise UserError(
             f"{path}: expected state_dict and hyper_parameters, as COMET's library saves them; copy it again"
-        )
-    return content
+        ) from None
 
 
 def _corrections(path: Path) -> dict[str, str]:
@@ -197,13 +206,10 @@ def _config(settings: Settings, n_layers: int) -> CometConfig:
         raise settings.refusal("input_segments", "['mt', 'src'], of a model without references")
     key = "sent_layer" if is_unified else "layer"
     layer = settings.one_of(key, "mix", *range(n_layers + 1))
-    hidden = settings.get("hidden_sizes")
-    if (
-        not isinstance(hidden, list)
-        or not hidden
-        or not all(type(width) is int and 0 < width < 1 << 20 for width in hidden)
-    ):
-        raise settings.refusal("hidden_sizes", "a list of widths")
+    try:
+        hidden = msgspec.convert(settings.get("hidden_sizes"), Widths)
+    except msgspec.ValidationError:
+        raise settings.refusal("hidden_sizes", "a list of widths") from None
     return CometConfig(
         kind=kind,
         layer=None if layer == "mix" else layer,

@@ -26,9 +26,7 @@ class ImageClassifier(Application):
 
     def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
         super().__init__(member, folder)
-        if not isinstance(member.model, ImageModel):
-            raise self.another("a classifier of images, such as ViT")
-        self.model = member.model
+        self.model = self.model_of(ImageModel, "a classifier of images, such as ViT")
 
     def classify(self, images: Tensor | np.ndarray) -> list[dict[str, float]]:
         """Return the probability of each class for each image, by its label, the most likely first.

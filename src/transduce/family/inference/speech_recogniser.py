@@ -28,9 +28,7 @@ class SpeechRecogniser(Application):
 
     def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
         super().__init__(member, folder)
-        if not isinstance(member.model, Wav2Vec2):
-            raise self.another("a model of sound, wav2vec 2.0")
-        self.model = member.model
+        self.model = self.model_of(Wav2Vec2, "a model of sound, wav2vec 2.0")
 
     def transcribe(self, sound: str | Path | np.ndarray | Tensor, *, beam_size: int = 1) -> str:
         """Return the words of a sound. `transcript` describes the arguments and the errors."""

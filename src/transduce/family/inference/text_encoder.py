@@ -59,9 +59,7 @@ class TextEncoder(Application):
 
     def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
         super().__init__(member, folder)
-        if not isinstance(member.model, Bert):
-            raise self.another("a text encoder, BERT")
-        self.model = member.model
+        self.model = self.model_of(Bert, "a text encoder, BERT")
         self.n_positions = self.model.encoder.positions.num_embeddings
         n_special = self.tokenizer.num_special_tokens_to_add(False)
         if n_special >= self.n_positions:

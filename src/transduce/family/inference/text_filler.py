@@ -23,9 +23,7 @@ class TextFiller(Application):
 
     def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
         super().__init__(member, folder)
-        if not isinstance(member.model, Llada):
-            raise self.another("a diffusion model of text, LLaDA")
-        self.model = member.model
+        self.model = self.model_of(Llada, "a diffusion model of text, LLaDA")
         masks = ids_of(member, "mask_token_id")
         if not masks:
             raise UserError(f"{folder}/config.json: expected mask_token_id, an id; use a whole folder")

@@ -47,7 +47,8 @@ class TextInfiller(LanguageModel):
     def _tokenizer_of_suffixes(self) -> Tokenizer:
         """The tokenizer without the space that it puts before a text: a suffix has none."""
         content = json.loads(self.member.files["tokenizer.json"])
-        content |= {part: _without_space(content.get(part)) for part in ("normalizer", "pre_tokenizer")}
+        parts = {name: json.dumps(content.get(name)) for name in ("normalizer", "pre_tokenizer")}
+        content |= {name: json.loads(part, object_hook=_without_space) for name, part in parts.items()}
         return tokenizer_of(replace(self.member, files={"tokenizer.json": json.dumps(content).encode()}), self.folder)
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -70,12 +71,8 @@ class TextInfiller(LanguageModel):
         return f"expected one {PLACE}, not {n_places:,}" if n_places > 1 else super()._problem(text, ids)
 
 
-def _without_space(part: Any) -> Any:
-    """Return a part of a tokenizer.json without the space that it puts before a text."""
-    if isinstance(part, list):
-        return [_without_space(each) for each in part]
-    if not isinstance(part, dict):
-        return part
+def _without_space(part: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of a tokenizer.json without the space that it puts before a text."""
     if part.get("type") == "Prepend":
         return {"type": "Sequence", "normalizers": []}
-    return {key: WITHOUT_SPACE.get(key, _without_space(value)) for key, value in part.items()}
+    return {key: WITHOUT_SPACE.get(key, value) for key, value in part.items()}

@@ -31,9 +31,7 @@ class TextToText(TextGenerator):
 
     def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
         super().__init__(member, folder)
-        if not isinstance(member.model, T5):
-            raise self.another("a model from text to text, T5")
-        self.model = member.model
+        self.model = self.model_of(T5, "a model from text to text, T5")
         self.start, self.end = self._id("decoder_start_token_id"), self._id("eos_token_id")
 
     def _id(self, key: str) -> int:

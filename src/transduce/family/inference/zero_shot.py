@@ -22,9 +22,7 @@ class ZeroShotClassifier(Application):
 
     def __init__(self, member: Member, folder: Path | str = "the folder") -> None:
         super().__init__(member, folder)
-        if not isinstance(member.model, Clip):
-            raise self.another("a model of images and texts, CLIP")
-        self.model = member.model
+        self.model = self.model_of(Clip, "a model of images and texts, CLIP")
 
     def classify(
         self, images: Tensor | np.ndarray, labels: Sequence[str], template: str = "a photo of a {}."
