@@ -26,7 +26,6 @@ from transduce.decoding.batched_search import by_length, sample_all, search_all
 from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.confidence import with_confidence
 from transduce.decoding.constraint import Constraint
-from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.hypothesis import Alignment, Attended, Outputs, Scored, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
 from transduce.decoding.phrases.placeholders import kept_lines, with_placeholders
@@ -222,7 +221,7 @@ class Translator:
     @property
     def parallel_searches(self) -> int:
         """The number of `running` translations that are fastest together, each in a thread."""
-        is_compiled = all(isinstance(model, CpuTransformer) and model.stacks for model in self._backend.models)
+        is_compiled = all(model.is_compiled for model in self._backend.models)
         return min(torch.get_num_threads(), MOST_SEARCHES) if is_compiled else 1  # else torch has its own threads
 
     def score(self, src: Sequence[str], tgt: Sequence[str], *, first_number: int = 0) -> list[Scored]:

@@ -14,11 +14,10 @@ from transduce.data.vocabulary import BOS, EOS, PAD, UNK
 from transduce.decoding.batched_search import SearchBackend
 from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.constraint import Constraint
-from transduce.decoding.cpu_cache import CpuCache
 from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.cpu_transformer import CpuTransformer
-from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_graphs
-from transduce.decoding.decoder import Decoder, DecoderState, EnsembleState, ensemble
+from transduce.decoding.cuda_graphs import checked_cuda_graphs
+from transduce.decoding.decoder import Decoder, DecoderState, EnsembleState, Searchable, ensemble
 from transduce.decoding.hypothesis import Request
 from transduce.errors import UserError
 from transduce.model.build import Model
@@ -27,7 +26,30 @@ from transduce.model.transformer import Transformer, mixed_precision
 
 PRECISIONS = ("fp32", "bf16", "int8", "auto")
 
-Searchable = Model | CpuTransformer | CudaGraphTransformer  # a model, or one prepared for a CPU or a GPU
+
+class _AsItIs(Searchable):
+    """A model that is not prepared."""
+
+    has_own_precision = False
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.config = model.config
+        self.device = _device_of(model)
+
+    def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
+        return self.model.encode(src, src_mask)
+
+    def start(self, memory: Tensor, src_mask: Tensor) -> DecoderState:
+        return self.model.start(memory, src_mask)
+
+    def as_decoder(self) -> Decoder[Any]:
+        return Decoder(self.model.decode_step, self.device, _log_probs, logits=Tensor.float)
+
+
+def searchable(model: Model | Searchable) -> Searchable:
+    """Return the model as a backend uses it."""
+    return model if isinstance(model, Searchable) else _AsItIs(model)
 
 
 class Backend(SearchBackend[Any]):
@@ -36,16 +58,15 @@ class Backend(SearchBackend[Any]):
     precision: of mixed precision around the search. Prepared models compute in their own precision.
     """
 
-    def __init__(self, models: Sequence[Searchable], precision: str = "fp32") -> None:
-        decoders = [decoder(model) for model in models]
+    def __init__(self, models: Sequence[Model | Searchable], precision: str = "fp32") -> None:
+        self.models = [searchable(model) for model in models]
+        decoders = [model.as_decoder() for model in self.models]
         super().__init__(ensemble(decoders) if len(models) > 1 else decoders[0])
-        self.models = models
-        self.device = _device_of(models[0])
-        self.max_positions = min(model.config.max_positions or 1 << 30 for model in models)
-        self.gains_by_threads = all(isinstance(model, CpuTransformer) for model in models)
-        is_prepared = all(isinstance(model, CpuTransformer | CudaGraphTransformer) for model in models)
-        self.precision = "fp32" if is_prepared else precision
-        locks = {model.lock for model in models if isinstance(model, CudaGraphTransformer)}
+        self.device = self.models[0].device
+        self.max_positions = min(model.config.max_positions or 1 << 30 for model in self.models)
+        self.gains_by_threads = all(model.gains_by_threads for model in self.models)
+        self.precision = "fp32" if all(model.has_own_precision for model in self.models) else precision
+        locks = {model.lock for model in self.models if model.lock}
         self.locks = sorted(locks, key=id)  # in one order everywhere, so that two searches do not wait for each other
 
     def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> DecoderState:
@@ -94,7 +115,7 @@ def fastest_precision(device: torch.device, models: Sequence[Model]) -> str:
     return "bf16" if has_fast_bf16(device) else "fp32"
 
 
-def _prepared(model: Model, precision: str) -> Searchable:
+def _prepared(model: Model, precision: str) -> Model | Searchable:
     """Return the model prepared for its device, where that is faster or the only way.
 
     A subclass of the Transformer may compute something else, such as another attention, so it is searched as it is.
@@ -110,18 +131,8 @@ def _prepared(model: Model, precision: str) -> Searchable:
     return model
 
 
-def decoder(model: Searchable) -> Decoder[Any]:
-    """Return a decoding step of the model as a decoder."""
-    if isinstance(model, CpuTransformer):
-        scores = model.log_probs, model.best, CpuCache.join, model.logits
-        return Decoder(model.decode, model.device, *scores, model.search)
-    if isinstance(model, CudaGraphTransformer):
-        return Decoder(model.decode, "cpu", model.log_probs, model.best, logits=model.logits)
-    return Decoder(model.decode_step, _device_of(model), _log_probs, logits=Tensor.float)
-
-
-def _device_of(model: Searchable) -> torch.device:
-    return model.device if isinstance(model, CpuTransformer | CudaGraphTransformer) else model.output.weight.device
+def _device_of(model: Model) -> torch.device:
+    return model.output.weight.device
 
 
 def _log_probs(logits: Tensor) -> Tensor:

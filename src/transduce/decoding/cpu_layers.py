@@ -64,9 +64,15 @@ def round_up(rows: int) -> int:
     return -(-rows // step) * step
 
 
+def packed_of(linear: Linear | None) -> PackedLinear | None:
+    """Return the layer if it is packed for the compiled kernels, else None."""
+    return linear if isinstance(linear, PackedLinear) else None
+
+
 def best_of(output: Linear, kernels: Kernels) -> Best:
     """Return `Decoder.best` of the states (N,D) that the output matrix turns into logits."""
-    return output.best_of if isinstance(output, PackedLinear) else partial(_best_of_logits, output, kernels)
+    packed = packed_of(output)
+    return packed.best_of if packed else partial(_best_of_logits, output, kernels)
 
 
 def _best_of_logits(
@@ -121,7 +127,7 @@ class CpuLayer:
     def packed(self) -> StackLayer | None:
         """Return the weights for a `CompiledStack`; None where the compiled kernels lack a part."""
         linears = [self.project, self.out, self.cross_query, self.cross_out, self.inner, self.outer]
-        packed = [linear if isinstance(linear, PackedLinear) else None for linear in linears]
+        packed = [packed_of(linear) for linear in linears]
         is_whole = self.relu and packed.count(None) == linears.count(None)
         return StackLayer(packed, self.norm_layers) if is_whole else None
 

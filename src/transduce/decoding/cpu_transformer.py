@@ -14,21 +14,24 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from transduce.decoding.compiled_kernels import Compiled, CompiledStack, PackedLinear, StackSizes, compiled
+from transduce.decoding.compiled_kernels import Compiled, CompiledStack, StackSizes, compiled
 from transduce.decoding.compiled_search import CompiledSearch
 from transduce.decoding.cpu_cache import CpuCache, Tables
-from transduce.decoding.cpu_layers import CpuLayer, Precision, best_of, norm_of, pack_linear
+from transduce.decoding.cpu_layers import CpuLayer, Precision, best_of, norm_of, pack_linear, packed_of
+from transduce.decoding.decoder import Decoder, Searchable
 from transduce.decoding.kernels import PLAIN, Kernels, Visible
 from transduce.model.transformer import DecoderLayer, EncoderLayer, Transformer
 
 LEAST_ROOM = 256  # rows of a new table: more than one sentence needs in most searches
 
 
-class CpuTransformer:
+class CpuTransformer(Searchable):
     """A trained `model`, ready to translate in `precision` on a CPU.
 
     kernels: None takes the compiled ones if they are installed, else those in torch.
     """
+
+    gains_by_threads = True
 
     def __init__(self, model: Transformer, precision: Precision, kernels: Kernels | None = None) -> None:
         self.kernels = kernels or compiled() or PLAIN
@@ -46,8 +49,9 @@ class CpuTransformer:
         self.tgt_embedding = model.tgt_embedding.weight, math.sqrt(model.config.d_model)  # (V, D), and its scale
         self.stacks = self._stacks()
         self.search: CompiledSearch | None = None  # see `Decoder`
-        if self.stacks is not None and isinstance(self.output, PackedLinear):
-            self.search = CompiledSearch(self.stacks[1], self.output, self.tgt_embedding, self._positions)
+        self.packed_output = packed_of(self.output)
+        if self.stacks is not None and self.packed_output:
+            self.search = CompiledSearch(self.stacks[1], self.packed_output, self.tgt_embedding, self._positions)
 
     def _stacks(self) -> tuple[CompiledStack, CompiledStack] | None:
         """Return the layers of encoder and decoder as one call each; None where the compiled kernels lack a part."""
@@ -117,6 +121,15 @@ class CpuTransformer:
         visible = Visible(past, ages + 1, torch.arange(n, dtype=torch.int32))
         x = self.through(x, cache.tables.layers, added, visible, cache.cross.layers, cache.source)
         return x, cache._replace(written=cache.written + n, past=past, ages=ages + 1, length=past.size(1))
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.stacks is not None
+
+    def as_decoder(self) -> Decoder[CpuCache]:
+        """Return a decoding step of the model as a decoder."""
+        scores = self.log_probs, self.best, CpuCache.join, self.logits
+        return Decoder(self.decode, self.device, *scores, self.search)
 
     def logits(self, decoded: Tensor) -> Tensor:
         """Return the logits (N,V) of all tokens by the decoder's output (N,D)."""

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.cpu_transformer import CpuTransformer
-from transduce.decoding.decoder import in_order, padded, send
+from transduce.decoding.decoder import Decoder, Searchable, in_order, padded, send
 from transduce.decoding.gpu_kernels import GpuKernels
 from transduce.decoding.kernels import Visible
 from transduce.model.transformer import Transformer, mixed_precision
@@ -88,7 +88,7 @@ SHARE = 1 / 64  # of the memory of the GPU, at most that a new table takes
 MOST_RECORDINGS = 128  # the ones that were not used for the longest time give way
 
 
-class CudaGraphTransformer:
+class CudaGraphTransformer(Searchable):
     """A trained `model`, ready to translate in `precision` ("fp32" or "bf16") on its GPU.
 
     It has the interface of `CpuTransformer`. On a CPU it makes the same steps without recording them.
@@ -220,6 +220,10 @@ class CudaGraphTransformer:
         of_source = Visible(source, lengths, lengths, self.kernels.bias_of(is_source))
         x = self.packed.through(x, [*self.tables], new, visible, [*self.cross], of_source)
         return self.decoded[0, : shape.rows].copy_(x)
+
+    def as_decoder(self) -> Decoder[CudaGraphCache]:
+        """Return a decoding step of the model as a decoder, whose arguments are on the host."""
+        return Decoder(self.decode, "cpu", self.log_probs, self.best, logits=self.logits)
 
     # ---- the scores of a step ------------------------------------------------------------------------------------
 

@@ -1,17 +1,23 @@
 """The interface between a search and a model: a `Decoder`, and several models as one."""
 
 import math
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from transduce.config.schema import ModelConfig
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.model.devices import in_float64
+
+if TYPE_CHECKING:
+    from transduce.decoding.compiled_kernels import PackedLinear
 
 
 class DecoderState(Protocol):
@@ -71,6 +77,36 @@ class Decoder(Generic[State]):
     join: Callable[[State, State], State] | None = None
     logits: Callable[[Any], Tensor] | None = None
     search: Callable[..., list[list[Hypothesis]]] | None = None
+
+
+class Searchable(ABC):
+    """A model as a backend uses it, often prepared for its device.
+
+    has_own_precision: True if it is prepared for a precision, and does not compute in the one of the backend.
+    is_compiled: True if a step is a call of compiled kernels, on one thread.
+    lock: what a search must hold because it alone may use the model; None: any number of searches may.
+    packed_output: the output matrix for the compiled kernels; None: it is not packed for them.
+    """
+
+    config: ModelConfig
+    device: torch.device
+    has_own_precision = True
+    gains_by_threads = False  # see `SearchBackend`
+    is_compiled = False
+    lock: "threading.Lock | None" = None
+    packed_output: "PackedLinear | None" = None
+
+    @abstractmethod
+    def encode(self, src: Tensor, src_mask: Tensor) -> Tensor:
+        """Return the memory of token ids (B,S) with mask (B,S)."""
+
+    @abstractmethod
+    def start(self, memory: Tensor, src_mask: Tensor) -> DecoderState:
+        """Return the state of a decoding of `memory` before its first token, with one row for each sentence."""
+
+    @abstractmethod
+    def as_decoder(self) -> Decoder[Any]:
+        """Return a decoding step of the model as a decoder."""
 
 
 def best_of_log_probs(

@@ -3,7 +3,7 @@
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TypeGuard
+from typing import TypeGuard, cast
 
 from transduce.data.text import is_blank
 from transduce.data.vocabulary import TokenizerLike
@@ -42,7 +42,7 @@ class LineConstraint:
         required = list[tuple[str, ...]]()
         for i, entry in enumerate(_entries("must", self.must)):
             name = f"must[{i}]"
-            alternatives = phrases_of(name, entry) if _is_list(entry) else (_phrase(name, entry),)
+            alternatives = phrases_of(name, entry) if is_list(entry) else (_phrase(name, entry),)
             if not alternatives:
                 raise UserError(f"{name}: expected a phrase, or a list of at least one; leave it out")
             required.append(alternatives)
@@ -77,7 +77,7 @@ class LineConstraint:
     @property
     def required(self) -> Sequence[Sequence[str]]:
         """The alternatives of each required phrase."""
-        return [[entry] if isinstance(entry, str) else entry for entry in self.must]
+        return cast(Sequence[Sequence[str]], self.must)  # since it was created, each entry is a list
 
     def with_required(self, alternatives: Sequence[str]) -> "LineConstraint":
         """Return the constraint with one required phrase more."""
@@ -95,13 +95,14 @@ class LineConstraint:
         return self.has_phrases or bool(self.prefix)
 
 
-def _is_list(values: object) -> TypeGuard[Sequence[object]]:
+def is_list(values: object) -> TypeGuard[Sequence[object]]:
+    """Check whether `values` are several, and not one string or mapping."""
     return isinstance(values, Sequence) and not isinstance(values, str | bytes)
 
 
 def _entries(name: str, values: object) -> Sequence[object]:
     """Return a list of phrases, not checked one by one."""
-    if not _is_list(values):
+    if not is_list(values):
         raise UserError(f"{_place(name, values)}: expected a list of phrases; {_remedy(values, 'write a list')}")
     return values
 

@@ -16,7 +16,7 @@ from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.constraint import Both, Constraint, prefix_constraint
 from transduce.decoding.hypothesis import Request
 from transduce.decoding.options import DecodingOptions
-from transduce.decoding.phrases.line_constraint import LineConstraint, phrase_automaton
+from transduce.decoding.phrases.line_constraint import LineConstraint, is_list, phrase_automaton
 from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.phrase_constraint import PhraseConstraint, PhraseState, target_of
 from transduce.decoding.phrases.terms import Terms
@@ -40,7 +40,7 @@ def line_constraints(
         return [LineConstraint(prefix=prefix) if prefix else FREE for prefix in prefixes]
     if constraints is None:
         return [FREE] * n_lines
-    if isinstance(constraints, str | Mapping) or not isinstance(constraints, Sequence):
+    if not is_list(constraints):
         raise UserError("constraints: expected a list with one for each line, None for none; write [constraints]")
     if len(constraints) != n_lines:
         raise UserError(

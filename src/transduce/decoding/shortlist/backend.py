@@ -20,7 +20,6 @@ from transduce.decoding.backends import Backend
 from transduce.decoding.compiled_kernels import PackedLinear, PackedTokens
 from transduce.decoding.compiled_search import Choice
 from transduce.decoding.constraint import Constraint
-from transduce.decoding.cpu_transformer import CpuTransformer
 from transduce.decoding.decoder import Decoder, DecoderState, State
 from transduce.decoding.hypothesis import Hypothesis, Request
 from transduce.decoding.shortlist.table import Shortlist
@@ -118,7 +117,7 @@ class ShortlistBackend(Backend):
         super().__init__(backend.models, backend.precision)
         self.shortlist = shortlist
         self.common = torch.from_numpy(shortlist.common).long()
-        self.output = _packed_output(self)
+        self.output = self.models[0].packed_output if len(self.models) == 1 else None  # for compiled kernels
         self.decoder = _listed(self.decoder, self.common, self.output)
 
     def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> _State[DecoderState]:
@@ -129,13 +128,6 @@ class ShortlistBackend(Backend):
         tokens = [] if self.output is None else self.output.tokens(ids)
         rows = _RowLists(_Lists(ids, tokens), torch.arange(len(sources), device=self.decoder.device))
         return _State(super().start(sources, constraint), rows)
-
-
-def _packed_output(backend: Backend) -> PackedLinear | None:
-    """Return the output matrix that is packed for compiled kernels; None if there is none, or several."""
-    outputs = [model.output for model in backend.models if isinstance(model, CpuTransformer)]
-    packed = [output for output in outputs if isinstance(output, PackedLinear)]
-    return packed[0] if len(packed) == len(backend.models) == 1 else None
 
 
 def _listed(decoder: Decoder[State], common: Tensor, output: PackedLinear | None) -> Decoder[_State[State]]:

@@ -4,6 +4,7 @@ A prompt is a state that waits for the first step. The token that the search fee
 stands for the prompt.
 """
 
+from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from functools import partial
 from typing import Any, TypeGuard
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transduce.config.schema import SearchConfig
 from transduce.decoding.batched_search import Batches, SearchBackend, length_batches
@@ -39,7 +40,7 @@ NO_END = -1  # the id of an end that no token is
 Searchable = TextModel | CpuLanguageModel
 
 
-def has_kernels(model: TextModel) -> TypeGuard[GPT2 | Llama]:
+def has_kernels(model: nn.Module) -> TypeGuard[GPT2 | Llama]:
     """Check whether the kernels of translation can compute the model.
 
     They cannot for a model with another attention, which a subclass may have in its own `states`, or other layers.
@@ -77,23 +78,8 @@ class Prompted:
         return Prompted(self.past.select(rows, sentences), prompts)
 
 
-def decoder_of(model: Searchable, ends: Sequence[int]) -> Decoder[Prompted]:
-    """Return a decoding step of the model. ends: ids that end a text; the first one stands for all of them.
-
-    Each end is a separate token, with its own probability. `best` gives all of them the id of the first one.
-    """
-    is_prepared = isinstance(model, CpuLanguageModel)
-
-    def log_probs(states: Tensor) -> Tensor:
-        return model.output(states).log_softmax(dim=-1)
-
-    best = _with_one_end(model.best if is_prepared else partial(best_of_log_probs, log_probs), ends)
-    device = model.device if is_prepared else model.embedding.weight.device
-    return Decoder(partial(_step_of_rows if is_prepared else _step, model), device, log_probs, best)
-
-
 def _with_one_end(best: Best, ends: Sequence[int]) -> Best:
-    """Return `Decoder.best`, which gives each end the id of the first one."""
+    """Return `Decoder.best`, which gives each end the id of the first one, and each its own probability."""
     end_ids = torch.tensor(ends, dtype=torch.int64)
 
     def best_with_one_end(scores: Any, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
@@ -103,23 +89,6 @@ def _with_one_end(best: Best, ends: Sequence[int]) -> Best:
         return values, ids
 
     return best_with_one_end
-
-
-def _step(model: TextModel, last_ids: Tensor, state: Prompted) -> tuple[Tensor, Prompted]:
-    """Return the states (N,D) after the last ids, and after the prompts, all of one length, in the first step."""
-    assert not isinstance(state.past, CpuCache)
-    ids = torch.stack([*state.prompts]) if state.prompts else last_ids[:, None]
-    states, past = model.states(ids, state.past)
-    return states[:, -1], Prompted(past)
-
-
-def _step_of_rows(model: CpuLanguageModel, last_ids: Tensor, state: Prompted) -> tuple[Tensor, Prompted]:
-    """Return the same as `_step`; the prompts may differ in length."""
-    assert isinstance(state.past, CpuCache)
-    prompts = state.prompts or last_ids[:, None]
-    lengths = torch.tensor([len(prompt) for prompt in prompts])
-    states, past = model.states(torch.cat([*prompts]), lengths, state.past)
-    return states, Prompted(past)
 
 
 def continue_ids(
@@ -143,23 +112,36 @@ def continue_ids(
     ends = [*dict.fromkeys(ends)]
     if not ends:
         settings = replace(settings, min_tokens=0)  # nothing ends a text early
-    return search_or_sample(_Continuation(model, ends), prompts, settings, sampling, seeds)
+    is_prepared = isinstance(model, CpuLanguageModel)
+    backend = _PreparedContinuation(model, ends) if is_prepared else _ModelContinuation(model, ends)
+    return search_or_sample(backend, prompts, settings, sampling, seeds)
 
 
 class _Continuation(SearchBackend[Prompted]):
-    """A model that continues prompts, which are the sources of the search. ends: ids that end a text."""
+    """A model that continues prompts, which are the sources of the search.
+
+    ends: ids that end a text. Each is a separate token; the first one stands for all of them.
+    """
 
     beam_of = staticmethod(hugging_face_beam)
 
-    def __init__(self, model: Searchable, ends: Sequence[int]) -> None:
-        super().__init__(decoder_of(model, ends))
+    def __init__(self, model: Searchable, device: torch.device, best: Best, ends: Sequence[int]) -> None:
+        super().__init__(Decoder(self.step, device, partial(_log_probs, model), _with_one_end(best, ends)))
         self.model = model
         self.ends = ends
+
+    @abstractmethod
+    def past(self, prompts: Sequence[Tensor]) -> Any:
+        """Return the past of texts before their first token."""
+
+    @abstractmethod
+    def step(self, last_ids: Tensor, state: Prompted, /) -> tuple[Tensor, Prompted]:
+        """Return the states (N,D) after the last ids, and after the prompts in the first step."""
 
     def start(self, sources: Sequence[Sequence[int]], constraint: Constraint | None = None) -> Prompted:
         """Return the state before the first token after each prompt."""
         prompts = [torch.tensor(prompt, device=self.device) for prompt in sources]
-        return Prompted(_start(self.model, prompts), prompts)
+        return Prompted(self.past(prompts), prompts)
 
     def watched(
         self, state: Prompted, sources: Sequence[Sequence[int]], settings: SearchConfig
@@ -180,20 +162,57 @@ class _Continuation(SearchBackend[Prompted]):
         first, *others = self.ends or [NO_END]
         return Request(search=settings, max_lengths=most, bos=0, eos=first, other_ends=others, constraint=constraint)
 
+    def lengths(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> list[int]:
+        """Return the maximum length of each text with its prompt."""
+        return [min(len(prompt) + settings.max_extra_tokens, self.model.n_positions) for prompt in sources]
+
+
+class _ModelContinuation(_Continuation):
+    """A model as it is, which takes prompts of one length together."""
+
+    model: TextModel
+
+    def __init__(self, model: TextModel, ends: Sequence[int]) -> None:
+        best = partial(best_of_log_probs, partial(_log_probs, model))
+        super().__init__(model, model.embedding.weight.device, best, ends)
+
+    def past(self, prompts: Sequence[Tensor]) -> Any:
+        return self.model.no_past
+
+    def step(self, last_ids: Tensor, state: Prompted, /) -> tuple[Tensor, Prompted]:
+        ids = torch.stack([*state.prompts]) if state.prompts else last_ids[:, None]
+        states, past = self.model.states(ids, state.past)
+        return states[:, -1], Prompted(past)
+
     def batches(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> Batches:
-        """Return the indices of the prompts in batches. Only a prepared model takes prompts of several lengths."""
-        lengths = [min(len(prompt) + settings.max_extra_tokens, self.model.n_positions) for prompt in sources]
-        if isinstance(self.model, CpuLanguageModel):
-            n_threads = torch.get_num_threads()
-            return Batches([*length_batches(lengths, settings.beam_size, BATCH_TOKENS, n_threads)], n_threads)
-        return Batches([*_even_batches(sources, max(lengths, default=0) * settings.beam_size)], 1)
+        longest = max(self.lengths(sources, settings), default=0)
+        return Batches([*_even_batches(sources, longest * settings.beam_size)], 1)
 
 
-def _start(model: Searchable, prompts: Sequence[Tensor]) -> Any:
-    """Return the past of texts before their first token."""
-    if isinstance(model, CpuLanguageModel):
-        return model.start(len(prompts), sum(map(len, prompts)))
-    return model.no_past
+class _PreparedContinuation(_Continuation):
+    """A prepared model, which takes prompts of any length together, and several batches at a time."""
+
+    model: CpuLanguageModel
+
+    def __init__(self, model: CpuLanguageModel, ends: Sequence[int]) -> None:
+        super().__init__(model, model.device, model.best, ends)
+
+    def past(self, prompts: Sequence[Tensor]) -> CpuCache:
+        return self.model.start(len(prompts), sum(map(len, prompts)))
+
+    def step(self, last_ids: Tensor, state: Prompted, /) -> tuple[Tensor, Prompted]:
+        prompts = state.prompts or last_ids[:, None]
+        lengths = torch.tensor([len(prompt) for prompt in prompts])
+        states, past = self.model.states(torch.cat([*prompts]), lengths, state.past)
+        return states, Prompted(past)
+
+    def batches(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> Batches:
+        lengths, n_threads = self.lengths(sources, settings), torch.get_num_threads()
+        return Batches([*length_batches(lengths, settings.beam_size, BATCH_TOKENS, n_threads)], n_threads)
+
+
+def _log_probs(model: Searchable, states: Tensor) -> Tensor:
+    return model.output(states).log_softmax(dim=-1)
 
 
 def _even_batches(prompts: Sequence[Sequence[int]], cost: int) -> Iterator[list[int]]:

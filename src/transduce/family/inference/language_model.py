@@ -24,16 +24,14 @@ class LanguageModel(PreparedApplication, TextGenerator):
 
     def __init__(self, member: Member, folder: Path | str = "the folder", *, precision: str = "fp32") -> None:
         super().__init__(member, folder, precision=precision)
-        if not isinstance(member.model, TextModel):
-            raise self.another("a model that continues text, such as GPT-2")
-        self.model = member.model
+        self.model = self.model_of(TextModel, "a model that continues text, such as GPT-2")
         self.longest = self.model.n_positions - 1
         self.ends = ids_of(member, "eos_token_id")
 
     @property
     def has_kernels(self) -> bool:
         """True if the kernels of translation can compute the model."""
-        return isinstance(self.member.model, TextModel) and has_kernels(self.member.model)
+        return has_kernels(self.member.model)
 
     @cached_property
     def prepared_model(self) -> Searchable:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from transduce.config.schema import SearchConfig
-from transduce.decoding.backends import decoder
+from transduce.decoding.backends import searchable
 from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.decoder import Decoder
@@ -42,9 +42,7 @@ class Transcriber(PreparedApplication):
 
     def __init__(self, member: Member, folder: Path | str = "the folder", *, precision: str = "fp32") -> None:
         super().__init__(member, folder, precision=precision)
-        if not isinstance(member.model, Whisper):
-            raise self.another("a model of sound, Whisper")
-        self.model = member.model
+        self.model = self.model_of(Whisper, "a model of sound, Whisper")
 
     @cached_property
     def prepared_model(self) -> Whisper | CpuWhisper:
@@ -57,7 +55,7 @@ class Transcriber(PreparedApplication):
     @property
     def decoder(self) -> Decoder[Any]:
         """A decoding step of the model."""
-        return decoder(cast(Any, self.prepared_model))
+        return searchable(cast(Any, self.prepared_model)).as_decoder()
 
     @cached_property
     def tokens(self) -> SpecialTokens:
