@@ -119,8 +119,8 @@ def report(run: Path, now: float) -> str:
     best = best_step(config, history)
     state, progress = status(config, history, seconds_since_report(run, now))
     charts = [_CHARTS[0], _OF_TASK[config.train.task], *_CHARTS[1:]]
-    if config.train.task in ("classes", "preferences", "rewards"):
-        charts.remove(_PERPLEXITY)  # a label and a pair have none
+    if config.train.task in ("classes", "preferences", "rewards", "speech", "ctc"):
+        charts.remove(_PERPLEXITY)  # these have none
     curves = {key: thin(history.curves[key]) for chart in charts for key in chart.keys}
     facts = _card_facts(run / "model" / "README.md")
     settings = [_settings(name, getattr(config, name), section()) for name, section in sections(config).items()]

@@ -152,6 +152,13 @@ def test_a_resumed_run_is_the_same_run(config: Config, tmp_path: Path) -> None:
     assert last_scores(resumed) == last_scores(run)
 
 
+def test_the_report_of_a_run_counts_samples_and_word_errors(tmp_path: Path) -> None:
+    page = (
+        train_in(tmp_path / "run", with_train(CTC, **SHORT), tmp_path / "sounds", (30, 4)) / "report.html"
+    ).read_text()
+    assert " samples and tokens/s</dd>" in page and "Word errors" in page and "<h3>Perplexity" not in page
+
+
 def test_a_batch_has_the_samples_of_its_files(tmp_path: Path) -> None:
     samples = torch.rand(1_400, generator=torch.Generator().manual_seed(1)) - 0.5
     values = samples.numpy()
