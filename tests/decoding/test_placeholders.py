@@ -28,6 +28,7 @@ def tokenizer() -> Tokenizer:
         ("Click <b>here</b>, {name}!", ["<b>", "</b>", "{name}"]),
         ('<x id="1"/> &amp; {{x}} ${y} {0}', ['<x id="1"/>', "&amp;", "{{x}}", "${y}", "{0}"]),
         ("%d new %s, %(n)s, %1$s and %.2f", ["%d", "%s", "%(n)s", "%1$s", "%.2f"]),
+        ("%r, %(n)rx, %.3fs, %zu, %lld, 5%% %% and 5 % a", ["%r", "%(n)r", "%.3f", "%zu", "%lld", "5%%", "%%", "5 %"]),
         ("See https://x.org/a?b=1&c=2, (www.foo.com/bar).", ["https://x.org/a?b=1&c=2", "www.foo.com/bar"]),
         ("Mail a.b+c@d-e.co.uk.", ["a.b+c@d-e.co.uk"]),
         ("5 km, 3.5kg, $5, 3,50 €, 20 °C, 100% and 12 m²", ["5 km", "3.5kg", "$5", "3,50 €", "20 °C", "100%", "12 m²"]),

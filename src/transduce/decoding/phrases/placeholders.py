@@ -21,15 +21,17 @@ from transduce.decoding.phrases.terms import Terms
 _NUMBER = r"\d+(?:[.,:]\d+)*"
 _UNITS = (
     r"(?:km/h|m/s|mph|[kcmµn]?m[²³23]?|[kmµ]?g|[cm]?l|[kM]?W(?:h)?|[kMG]?Hz|[kMGT]B|[kMG]bit/s|ms|min|px|pt|ft|lbs?|oz|"
-    r"kcal|kJ|dB|hPa|USD|EUR|GBP|CHF)\b|%(?!\w)|‰|°[CF]?|[€$£¥]"
+    r"kcal|kJ|dB|hPa|USD|EUR|GBP|CHF)\b|%%?(?!\w)|‰|°[CF]?|[€$£¥]"
 )
+_CONVERSION = r"(?:(?:hh?|ll?|[jtzL])?[diouxX]|[sfFeEgGcrap@])"  # the end of %d, %ld, %s, %r
 _EMOJI = r"[\U0001F300-\U0001FAFF\u2600-\u27BF][\ufe0f\U0001F3FB-\U0001F3FF]*"
 _PATTERN = re.compile(
     r"(?:https?://|www\.)\S*[^\s.,;:!?)\]}\"'»”]"
     r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
     r"|</?[A-Za-z][^<>]*>|&#?\w+;"
     r"|[$%#]?\{\{[^{}]*\}\}|[$%#]?\{[^{}]*\}"
-    r"|%(?:\(\w+\)|\d+\$)?[-+0#]?\d*(?:\.\d+)?(?:l{0,2}[diouxX]|[sfFeEgGc@])(?!\w)"
+    rf"|%(?:\(\w+\)|\d+\$)[-+0#]?\d*(?:\.\d+)?{_CONVERSION}|%[-+0#]?\d*\.\d+{_CONVERSION}"  # %.3fs has the unit s
+    rf"|%[-+0#]?\d*{_CONVERSION}(?!\w)|%%(?!\w)"
     rf"|[€$£¥]\s?{_NUMBER}|(?<![\w.,]){_NUMBER}\s?(?:{_UNITS})"
     rf"|[\U0001F1E6-\U0001F1FF]{{2}}|{_EMOJI}(?:\u200d{_EMOJI})*"
     rf"|[{MASKS[0]}-{MASKS[-1]}]"
