@@ -1,15 +1,18 @@
 """The commands and the Python code of README and of the pages of use run, in their order, on a tiny corpus."""
 
+import json
 import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.comet_models import write_comet
 from support.documents import code_blocks
+from support.serving import server_process
 from support.toy_task import ROOT, CommandResult, Toy, toy_lines, write_lines
 from support.whisper_folder import noise, write_whisper
 
@@ -19,6 +22,7 @@ from transduce.config.recipes.auto import Choice
 from transduce.storage import run_choices
 
 PAGES = ["README.md", "docs/guide.md"]  # these train the model that they use
+SRT = "1\n00:00:01,000 --> 00:00:02,000\n{}\n"
 LATER_PAGES = ["docs/better-models.md", "docs/faster-translation.md"]  # these begin with a trained model
 
 
@@ -114,16 +118,35 @@ def test_commands_for_other_programs_run(toy: Toy, folder: Path, cli: Callable[.
 
 def test_commands_on_files_run(toy: Toy, folder: Path, cli: Callable[..., CommandResult]) -> None:
     shutil.copytree(toy.model, "run/model")
-    Path("film.srt").write_text("1\n00:00:01,000 --> 00:00:02,000\na b\n")
+    Path("film.srt").write_text(SRT.format("a b"))
     Path("page.html").write_text("<p>a b</p>")
     Path("ui.po").write_text('msgid "a b"\nmsgstr ""\n')
     for command in bash_commands("docs/files.md"):
         run_command(command, cli)
-    assert Path("film.de.srt").read_text() == "1\n00:00:01,000 --> 00:00:02,000\nb a\n"
+    assert Path("film.de.srt").read_text() == SRT.format("b a")
     assert (Path("page.de.html").read_text(), Path("ui.de.po").read_text()) == (
         "<p>b a</p>",
         'msgid "a b"\nmsgstr "b a"\n',
     )
+
+
+def test_commands_of_the_service_run(toy: Toy, folder: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
+    shutil.copytree(toy.model, "run/model")
+    Path("film.srt").write_text(SRT.format("a b"))
+    commands = [line for block in code_blocks(ROOT / "docs/serving.md", "") for line in block.splitlines()]
+    serve, *others = [shlex.split(line) for line in commands if line.startswith("transduce serve ")]
+    calls = [line for line in commands if line.startswith("curl ")]
+    assert not others and len(calls) == 2
+    with server_process(folder, serve[2:]) as server:
+        address = f"http://127.0.0.1:{server.port}"
+        outputs = [
+            subprocess.check_output(call.replace("http://127.0.0.1:5000", address), shell=True) for call in calls
+        ]
+        text, file = map(json.loads, outputs)
+        assert text["translatedText"]
+        assert subprocess.check_output(["curl", "-s", file["translatedFileUrl"]]).decode() == SRT.format("b a")
 
 
 def test_commands_on_any_text_run(toy: Toy, folder: Path, cli: Callable[..., CommandResult]) -> None:
