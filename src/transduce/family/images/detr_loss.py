@@ -5,7 +5,7 @@ The cheapest matching of queries and true objects is found first, with p the pro
     cost = -p + 5 |box - true box|_1 - 2 GIoU                                             eq. 1
     loss = mean CE of all queries (no object: weight w) + 5 L1 + 2 (1 - GIoU) of the matched boxes, per object
 
-The weight w suits the number of queries that have no object: 0.1 for the paper's hundred, 1 for a few.
+The weight w keeps the many queries without an object from outweighing the others: 0.1 in the paper, for a hundred.
 GIoU, the generalized IoU, is the intersection over the union, less the share of the smallest common box that is in
 neither (appendix A.2).
 """
