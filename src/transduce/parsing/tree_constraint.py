@@ -9,15 +9,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from transduce.data.vocabulary import CONTROLS, EOS
 from transduce.decoding.constraint import Constraint
 from transduce.errors import UserError
 from transduce.parsing.linearize import NO_PHRASE, End, labels_of, n_ends, tag_and_end
 
+Row = TypeVar("Row")
 
-class Symbols(Protocol):
+
+class Symbols(Protocol[Row]):
     """The symbols that a model writes, by id, and the rules of their form for one row of a search."""
 
     @property
@@ -27,20 +29,20 @@ class Symbols(Protocol):
         """Return the number of tokens of the shortest output for `n_words` words, EOS counted."""
         ...
 
-    def start(self, n_words: int, max_length: int) -> Any:
+    def start(self, n_words: int, max_length: int) -> Row:
         """Return a row before its first symbol. max_length: maximum tokens of its output, at least `shortest`."""
         ...
 
-    def allowed(self, row: Any) -> Sequence[int]:
+    def allowed(self, row: Row) -> Sequence[int]:
         """Return the ids that may come next in a row. Equal answers are the same object."""
         ...
 
-    def advance(self, row: Any, symbol: int) -> Any:
+    def advance(self, row: Row, symbol: int) -> Row:
         """Return the row after one more symbol. A row that the beam has given up may get any symbol."""
         ...
 
 
-def symbols_of(vocabulary: Sequence[str]) -> Symbols:
+def symbols_of(vocabulary: Sequence[str]) -> Symbols[Any]:
     """Return the symbols of a vocabulary, with the rules of their form.
 
     Raises UserError if there is no tag, and for an older by-word form, whose tags had the number of ending phrases.
@@ -234,26 +236,26 @@ ONLY_EOS = (EOS,)
 
 
 @dataclass(frozen=True)
-class TreeConstraint(Constraint):
+class TreeConstraint(Constraint, Generic[Row]):
     """The constraint that each row becomes a tree over its words."""
 
-    table: Symbols
-    rows: Sequence[object]
+    table: Symbols[Row]
+    rows: Sequence[Row]
 
     def allowed(self) -> dict[int, Sequence[int]]:
         """Return the ids that may come next, by row: all rows are restricted."""
         return dict(enumerate(map(self.table.allowed, self.rows)))
 
-    def select(self, rows: Sequence[int]) -> "TreeConstraint":
+    def select(self, rows: Sequence[int]) -> "TreeConstraint[Row]":
         """Return the constraint whose row i is row rows[i] of this one."""
         return TreeConstraint(self.table, [self.rows[row] for row in rows])
 
-    def advance(self, ids: Sequence[int]) -> "TreeConstraint":
+    def advance(self, ids: Sequence[int]) -> "TreeConstraint[Row]":
         """Return the constraint after one more symbol for each row."""
         return TreeConstraint(self.table, [*map(self.table.advance, self.rows, ids)])
 
 
-def tree_constraint(table: Symbols, n_words: Sequence[int], max_lengths: Sequence[int]) -> TreeConstraint:
+def tree_constraint(table: Symbols[Row], n_words: Sequence[int], max_lengths: Sequence[int]) -> TreeConstraint[Row]:
     """Return the constraint before the first symbol, with a row for each sentence.
 
     n_words: number of words of each sentence. max_lengths: maximum number of tokens of its output, at least

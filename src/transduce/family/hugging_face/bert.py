@@ -1,7 +1,5 @@
 """BERT in Hugging Face's files: the encoder, and the heads that the architecture in config.json names."""
 
-from typing import Any
-
 from transduce.errors import UserError
 from transduce.family.bert import Bert
 from transduce.family.configs import BertConfig
@@ -56,7 +54,7 @@ def _labels(settings: Settings) -> list[str]:
     return labels
 
 
-def settings_of(model: Bert) -> dict[str, Any]:
+def settings_of(model: Bert) -> dict[str, object]:
     """Return the config.json of a model. UserError for a set of heads that no architecture has."""
     encoder = model.encoder
     sizes = encoder.config

@@ -57,7 +57,7 @@ def sizes(settings: Settings, d_model: int, n_heads: int) -> dict[str, Any]:
     }
 
 
-def settings_of(model: Clip) -> dict[str, Any]:
+def settings_of(model: Clip) -> dict[str, object]:
     """Return the config.json of a model."""
     text, images = model.config, model.config.images
     ends = {"eos_token_id": model.texts.end}
@@ -72,7 +72,7 @@ def settings_of(model: Clip) -> dict[str, Any]:
     }
 
 
-def tower_settings(config: ViTConfig | ClipConfig) -> dict[str, Any]:
+def tower_settings(config: ViTConfig | ClipConfig) -> dict[str, object]:
     """Return the settings that both towers have."""
     return {
         "hidden_size": config.d_model,

@@ -48,7 +48,7 @@ class Conversion:
 
     model: type[nn.Module]
     build: Callable[[Settings], nn.Module]
-    settings: Callable[[Any], dict[str, Any]]
+    settings: Callable[[Any], dict[str, object]]
     entries: Callable[[Any], list[Entry]]
     prefix: str
     without_weights: str

@@ -1,7 +1,5 @@
 """DeiT in Hugging Face's files: the form for answers, in which both heads have their part."""
 
-from typing import Any
-
 from transduce.family.hugging_face.conversion import Conversion, Entry, linear
 from transduce.family.hugging_face.settings import Settings
 from transduce.family.hugging_face.vit import encoder_entries, image_sizes
@@ -16,7 +14,7 @@ def build(settings: Settings) -> DeiT:
     return DeiT(image_sizes(settings, settings.size("intermediate_size")), settings.labels())
 
 
-def settings_of(model: DeiT) -> dict[str, Any]:
+def settings_of(model: DeiT) -> dict[str, object]:
     """Return the config.json of a model."""
     names = {"model_type": "deit", "architectures": ["DeiTForImageClassificationWithTeacher"]}
     return vit_settings(model) | names

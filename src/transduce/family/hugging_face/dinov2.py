@@ -1,7 +1,5 @@
 """DINOv2 in Hugging Face's files: the encoder, or the encoder with a linear head."""
 
-from typing import Any
-
 from transduce.family.hugging_face.conversion import Conversion, Entry, linear
 from transduce.family.hugging_face.settings import MOST, Settings
 from transduce.family.hugging_face.vit import encoder_entries, image_sizes
@@ -28,7 +26,7 @@ def build(settings: Settings) -> DinoV2:
     return DinoV2(image_sizes(settings, d_model * ratio, 1e-6), settings.labels() if has_classes else (), gated=gated)
 
 
-def settings_of(model: DinoV2) -> dict[str, Any]:
+def settings_of(model: DinoV2) -> dict[str, object]:
     """Return the config.json of a model."""
     settings = vit_settings(model)
     ratio = settings.pop("intermediate_size") // model.config.d_model

@@ -1,7 +1,5 @@
 """GPT-2, GPT-1 and StarCoder in Hugging Face's files."""
 
-from typing import Any
-
 from transduce.family.configs import GPT2Config
 from transduce.family.gpt2 import GPT2
 from transduce.family.hugging_face.conversion import Conversion, Entry, linear
@@ -34,7 +32,7 @@ def build(settings: Settings) -> GPT2:
     return GPT2(config, norm_eps=settings.number("layer_norm_epsilon", 1e-5, below=1), post=post)
 
 
-def settings_of(model: GPT2) -> dict[str, Any]:
+def settings_of(model: GPT2) -> dict[str, object]:
     """Return the config.json of a model."""
     sizes = model.config
     d_ff = None if sizes.d_ff == 4 * sizes.d_model else sizes.d_ff

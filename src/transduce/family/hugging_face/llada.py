@@ -1,7 +1,5 @@
 """LLaDA in Hugging Face's files, with the names of its authors. A table of lengths is an addition of ours."""
 
-from typing import Any
-
 from transduce.errors import UserError
 from transduce.family.configs import LladaConfig
 from transduce.family.hugging_face.conversion import Conversion, Entry
@@ -46,7 +44,7 @@ def build(settings: Settings) -> Llada:
     return Llada(config, n_lengths=n_lengths, rope=rope, norm_eps=settings.number("rms_norm_eps", 1e-5, below=1))
 
 
-def settings_of(model: Llada) -> dict[str, Any]:
+def settings_of(model: Llada) -> dict[str, object]:
     """Return the config.json of a model."""
     llama = model.llama
     sizes = llama.config

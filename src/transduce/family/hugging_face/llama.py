@@ -1,7 +1,5 @@
 """Llama in Hugging Face's files."""
 
-from typing import Any
-
 from transduce.family.configs import LlamaConfig
 from transduce.family.hugging_face.conversion import Conversion, Entry
 from transduce.family.hugging_face.rope import rope_of, rope_settings
@@ -42,7 +40,7 @@ def build(settings: Settings) -> Llama:
     return Llama(config, d_k=d_k, rope=rope, norm_eps=settings.number("rms_norm_eps", 1e-6, below=1))
 
 
-def settings_of(model: Llama) -> dict[str, Any]:
+def settings_of(model: Llama) -> dict[str, object]:
     """Return the config.json of a model."""
     sizes = model.config
     return {

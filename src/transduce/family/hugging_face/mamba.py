@@ -1,7 +1,5 @@
 """Mamba in Hugging Face's files."""
 
-from typing import Any
-
 from transduce.family.configs import UNLIMITED, MambaConfig
 from transduce.family.hugging_face.conversion import Conversion, Entry, linear
 from transduce.family.hugging_face.settings import Settings
@@ -30,7 +28,7 @@ def build(settings: Settings) -> Mamba:
     return Mamba(config, d_inner=d_inner, d_step=d_step, d_conv=d_conv, norm_eps=norm_eps)
 
 
-def settings_of(model: Mamba) -> dict[str, Any]:
+def settings_of(model: Mamba) -> dict[str, object]:
     """Return the config.json of a model."""
     sizes = model.config
     d_model = sizes.d_model

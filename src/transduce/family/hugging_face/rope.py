@@ -89,7 +89,7 @@ def _attention_factor(rope: Settings, factor: float) -> float | None:
     return above / below
 
 
-def rope_settings(rope: Rope) -> dict[str, Any]:
+def rope_settings(rope: Rope) -> dict[str, object]:
     """Return the rope_parameters of a model."""
     (kind,) = (name for name, one in KINDS.items() if type(rope) is one)
     values = asdict(rope)

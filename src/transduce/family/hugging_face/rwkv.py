@@ -1,7 +1,5 @@
 """RWKV-4 in Hugging Face's files."""
 
-from typing import Any
-
 from transduce.family.configs import UNLIMITED, RWKVConfig
 from transduce.family.hugging_face.conversion import Conversion, Entry, linear
 from transduce.family.hugging_face.settings import Settings
@@ -30,7 +28,7 @@ def build(settings: Settings) -> RWKV:
     )
 
 
-def settings_of(model: RWKV) -> dict[str, Any]:
+def settings_of(model: RWKV) -> dict[str, object]:
     """Return the config.json of a model."""
     sizes = model.config
     d_model = sizes.d_model

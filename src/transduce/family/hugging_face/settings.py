@@ -118,7 +118,7 @@ class Settings:
         return strings
 
 
-def label_settings(labels: Sequence[str]) -> dict[str, Any]:
+def label_settings(labels: Sequence[str]) -> dict[str, object]:
     """Return the entries of a config.json for the names of classes."""
     return {
         "id2label": {str(i): label for i, label in enumerate(labels)},

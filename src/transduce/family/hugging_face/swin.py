@@ -1,7 +1,5 @@
 """Swin in Hugging Face's files."""
 
-from typing import Any
-
 from transduce.family.hugging_face.conversion import Conversion, Entry, linear
 from transduce.family.hugging_face.settings import Settings, label_settings
 from transduce.family.hugging_face.vit import layer_entries
@@ -40,7 +38,7 @@ def build(settings: Settings) -> Swin:
     return Swin(config, settings.labels())
 
 
-def settings_of(model: Swin) -> dict[str, Any]:
+def settings_of(model: Swin) -> dict[str, object]:
     """Return the config.json of a model."""
     sizes = model.config
     return {

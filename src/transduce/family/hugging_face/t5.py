@@ -1,7 +1,5 @@
 """T5 in Hugging Face's files, version 1.0 and 1.1."""
 
-from typing import Any
-
 from transduce.family.configs import T5Config
 from transduce.family.hugging_face.conversion import Conversion, Entry
 from transduce.family.hugging_face.settings import Settings
@@ -46,7 +44,7 @@ def build(settings: Settings) -> T5:
     )
 
 
-def settings_of(model: T5) -> dict[str, Any]:
+def settings_of(model: T5) -> dict[str, object]:
     """Return the config.json of a model."""
     sizes = model.config
     bias = model.encoder_bias

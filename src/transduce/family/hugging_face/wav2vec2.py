@@ -1,7 +1,6 @@
 """wav2vec 2.0 in Hugging Face's files."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from transduce.family.hugging_face.conversion import Conversion, Entry, linear
 from transduce.family.hugging_face.settings import Settings
@@ -65,7 +64,7 @@ def _sizes(settings: Settings, key: str, default: Sequence[int]) -> tuple[int, .
     return tuple(sizes)
 
 
-def settings_of(model: Wav2Vec2) -> dict[str, Any]:
+def settings_of(model: Wav2Vec2) -> dict[str, object]:
     """Return the config.json of a model."""
     sizes = model.config
     is_pre = sizes.norm == "pre"

@@ -1,7 +1,5 @@
 """Whisper in Hugging Face's files."""
 
-from typing import Any
-
 from transduce.family.configs import WhisperConfig
 from transduce.family.hugging_face.conversion import Conversion, Entry, linear
 from transduce.family.hugging_face.settings import Settings
@@ -34,7 +32,7 @@ def build(settings: Settings) -> Whisper:
     return Whisper(config)
 
 
-def settings_of(model: Whisper) -> dict[str, Any]:
+def settings_of(model: Whisper) -> dict[str, object]:
     """Return the config.json of a model."""
     sizes = model.config
     d_ff = sizes.d_ff or 4 * sizes.d_model

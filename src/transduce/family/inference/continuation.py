@@ -20,7 +20,7 @@ from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_cache import CpuCache
 from transduce.decoding.cpu_layers import Precision
-from transduce.decoding.decoder import Best, Decoder, best_of_log_probs, most_likely
+from transduce.decoding.decoder import Best, Decoder, Scores, best_of_log_probs, most_likely
 from transduce.decoding.hypothesis import Hypothesis, Request
 from transduce.decoding.options import Sampling
 from transduce.decoding.repetition import Watched, watch
@@ -82,7 +82,7 @@ def _with_one_end(best: Best, ends: Sequence[int]) -> Best:
     """Return `Decoder.best`, which gives each end the id of the first one, and each its own probability."""
     end_ids = torch.tensor(ends, dtype=torch.int64)
 
-    def best_with_one_end(scores: Any, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def best_with_one_end(scores: Scores, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
         values, ids = best(scores, count, ends if barred else ())  # the first end is barred, and so all are
         if len(ends) > 1:
             ids[torch.isin(ids, end_ids)] = ends[0]

@@ -5,13 +5,15 @@ A folder without these files takes the mean of all states, as sentence-transform
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from transduce.errors import UserError
 from transduce.family.bert_heads import POOLINGS
 from transduce.family.hugging_face.folder import Member
+
+Content = TypeVar("Content")
 
 MODULES = ("Transformer", "Pooling", "Normalize")  # the last one changes no direction, and every vector has length 1
 
@@ -40,7 +42,7 @@ def sentence_settings(member: Member, folder: Path | str) -> SentenceSettings:
     return SentenceSettings(_pooling(member, folder), longest, bool(is_lowercase))
 
 
-def _read(member: Member, folder: Path | str, name: str, kind: Any) -> Any:
+def _read(member: Member, folder: Path | str, name: str, kind: type[Content]) -> Content:
     """Return the content of a JSON file, or an empty one if there is none."""
     try:
         return msgspec.json.decode(member.files[name], type=kind) if name in member.files else kind()

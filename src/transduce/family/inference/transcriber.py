@@ -1,6 +1,7 @@
 """Whisper as a user has it: sound in, text out, with languages and times."""
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -230,6 +231,6 @@ class Transcriber(PreparedApplication):
             scores, state = self.decoder.step(torch.tensor([token], device=self.decoder.device), state)
         return scores, state
 
-    def _text(self, ids: Any) -> str:
+    def _text(self, ids: Sequence[int]) -> str:
         """Return the text of a segment, without its times and other special tokens."""
         return self._decode([token for token in ids if token < self.tokens.first_time])

@@ -17,7 +17,9 @@ from transduce.serve.markup_tokens import INLINE, VOID, Token, text_token, token
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
+    from markdown_it.parser_inline import RuleFuncInlineType
     from markdown_it.rules_inline import StateInline
+    from markdown_it.token import Token as BlockToken
 
 MOST_TEXT = 1 << 20  # of a document; inline markup takes 5 us a character
 MOST_CHARACTERS = 10_000  # of a paragraph
@@ -117,17 +119,17 @@ def _parser() -> "MarkdownIt":
     return parser
 
 
-class _Blocks(list[Any]):
+class _Blocks(list["BlockToken"]):
     """The tokens of a document's blocks. Raises UserError for too many, which would take much memory."""
 
-    def append(self, token: Any) -> None:
+    def append(self, token: "BlockToken") -> None:
         if len(self) == MOST_BLOCK_TOKENS:
             most = f"{MOST_BLOCK_TOKENS // 3:,} paragraphs or cells, or {MOST_BLOCK_TOKENS // 5:,} items"
             raise UserError(f"expected at most {most}, of Markdown; split the file")
         super().append(token)
 
 
-def _blocks(parser: "MarkdownIt", text: str, env: dict[str, Any]) -> list[Any]:
+def _blocks(parser: "MarkdownIt", text: str, env: dict[str, Any]) -> "list[BlockToken]":
     """Return the tokens of the blocks of a text."""
     from markdown_it.rules_core import StateCore
 
@@ -137,7 +139,7 @@ def _blocks(parser: "MarkdownIt", text: str, env: dict[str, Any]) -> list[Any]:
     return state.tokens
 
 
-def _recorded(name: str, rule: Any) -> Any:
+def _recorded(name: str, rule: "RuleFuncInlineType") -> "RuleFuncInlineType":
     """Return an inline rule that adds what it reads to `spans` in the environment of the parser."""
 
     def read_and_record(state: "StateInline", silent: bool) -> bool:
@@ -173,7 +175,7 @@ def _offsets(text: str, place: int, content: str, lines: list[tuple[int, int]], 
 def _tokens(text: str, content: str, offsets: list[int], parser: "MarkdownIt", env: dict[str, Any]) -> Iterator[Token]:
     """Yield the tokens of a block. content, offsets: as in `_offsets`."""
     env |= {"content": content, "spans": []}
-    tokens: list[Any] = []
+    tokens: list[BlockToken] = []
     parser.inline.parse(content, parser, env, tokens)
     place = 0
     if mark := _TASK.match(content):
@@ -191,7 +193,7 @@ def _tokens(text: str, content: str, offsets: list[int], parser: "MarkdownIt", e
         yield Token("text", text[offsets[place] : offsets[-1]], text=content[place:])
 
 
-def _markup(content: str, spans: list[_Span], tokens: list[Any]) -> Iterator[tuple[int, int, Token]]:
+def _markup(content: str, spans: list[_Span], tokens: "list[BlockToken]") -> Iterator[tuple[int, int, Token]]:
     """Yield start and end of all markup in the content of a block, with its token, which still lacks its source."""
     for rule, start, end, numbers, label_end in spans:
         source = content[start:end]
@@ -218,7 +220,7 @@ def _markup(content: str, spans: list[_Span], tokens: list[Any]) -> Iterator[tup
             yield start, end, Token("atom", "")
 
 
-def _delimiters(start: int, end: int, tokens: list[Any], width: int) -> Iterator[tuple[int, int, Token]]:
+def _delimiters(start: int, end: int, tokens: "list[BlockToken]", width: int) -> Iterator[tuple[int, int, Token]]:
     """Yield the marks of emphasis from `start` to `end`. tokens: one for each `width` characters, and text before."""
     count, rest = divmod(end - start, width)
     for i, token in enumerate(tokens[-count:] if not rest else ()):
