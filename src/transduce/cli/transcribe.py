@@ -116,23 +116,25 @@ def _transcriber(
 ) -> "Callable[[np.ndarray], Transcript]":
     """Return what makes a transcript of samples. Raises UserError for options that the model of the folder lacks."""
     from transduce.family import load
+    from transduce.family.inference.application import Application
     from transduce.family.inference.speech_recogniser import SpeechRecogniser
     from transduce.family.inference.transcriber import Transcriber
 
-    match load(folder, precision=precision):
-        case Transcriber() as model:
+    model: Application = load(folder, precision=precision)
+    match model:
+        case Transcriber():
             if precision == "auto":
                 print(f"transduce: precision {model.precision}", file=sys.stderr)
             times = True if form == "srt" or form == "json" and model.tokens.no_times is not None else None
             return partial(model.transcribe, language=language, task=task, times=times, beam_size=beam_size)
-        case SpeechRecogniser() as model:
+        case SpeechRecogniser():
             for name, value in (("language", language), ("task", task)):
                 if value is not None:
                     raise UserError(f"{name}={value!r}: must not be set for a wav2vec 2.0; leave it out")
             if form == "srt":
                 raise UserError("--format=srt: expected a Whisper: a wav2vec 2.0 has no times; leave it out")
             return partial(model.transcript, beam_size=1 if beam_size is None else beam_size)
-        case model:
+        case _:
             raise model.another("a model of sound, Whisper or wav2vec 2.0")
 
 

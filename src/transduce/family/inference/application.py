@@ -67,9 +67,13 @@ class Application:
         """Return the model of the member. Raises UserError if it is not of the `kind`, which `expected` describes."""
         if isinstance(self.member.model, kind):
             return self.member.model
+        raise self.another(expected)
+
+    def another(self, expected: str) -> UserError:
+        """Return the error for a member that is not the `expected` one."""
         name = self.member.settings.get("model_type")
         remedy = f"use {USES.get(str(name), '`transduce.family.load` in Python')}"
-        raise UserError(f"{self.folder}: model_type={name!r}: expected {expected}; {remedy}")
+        return UserError(f"{self.folder}: model_type={name!r}: expected {expected}; {remedy}")
 
 
 class PreparedApplication(Application):
