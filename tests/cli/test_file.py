@@ -42,6 +42,15 @@ def test_doubtful_texts_are_counted_and_named(toy: Toy, tmp_path: Path, cli: Cal
     assert "in.srt: 1 of 2 translations were cut at their maximum length (text 2 'a b c d e')" in result.err
 
 
+def test_texts_that_lose_placeholders_are_named(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
+    (tmp_path / "in.txt").write_text("a b\n\n{name} a\n\na 5 km\n")
+    command = ["translate", toy.model, "--file", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
+    result = cli(*command)
+    assert "{name}" not in (tmp_path / "out.txt").read_text()
+    assert "in.txt: 1 of 3 translations do not have each {name}, %s, tag, address" in result.err
+    assert "(text 2 '{name} a')" in result.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -10,7 +10,13 @@ from transduce.config.schema import DataConfig
 from transduce.data.noise import MASKS
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.hypothesis import Translation
-from transduce.decoding.phrases.placeholders import kept_lines, placeholders_in, with_placeholders
+from transduce.decoding.phrases.placeholders import (
+    changed_placeholders,
+    damaged_placeholders,
+    kept_lines,
+    placeholders_in,
+    with_placeholders,
+)
 from transduce.decoding.phrases.terms import NO_TERMS, Terms
 
 A, B, C = MASKS[:3]
@@ -96,3 +102,11 @@ def test_the_command_keeps_placeholders_or_names_the_line(
     assert wrong.code == 2 and "placeholders" in wrong.err
     greedy = cli("translate", toy.model, "--input", source, "--placeholders", "--beam-size", "1")
     assert greedy.code == 2 and "expected at least 2" in greedy.err
+
+
+def test_damaged_placeholders_are_not_numbers_with_units() -> None:
+    source = "{a} {a} %s ${b} 5 km $5 https://a.b/c"
+    assert changed_placeholders(source, source) == []
+    assert changed_placeholders(source, "{a} ${b}") == ["{a}", "%s", "5 km", "$5", "https://a.b/c"]
+    assert damaged_placeholders(source, "{a} ${b}") == ["{a}", "%s", "https://a.b/c"]
+    assert damaged_placeholders("a", "{a}") == []

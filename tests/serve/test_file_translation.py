@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -204,6 +204,19 @@ def test_terms_and_placeholders_that_are_not_met_are_named(placeholders: str) ->
     term = {"number": 1, "text": "a b c", "unmetConstraints": ["x"]}
     placeholder = {"number": 2, "text": "c {n} d", "unmetConstraints": ["{n}"]}
     assert answer == ([term, placeholder] if placeholders == "true" else [term])
+
+
+class Careless(Reverser):
+    """Loses what is in braces."""
+
+    def translate(self, lines: Sequence[str], **more: Any) -> list[Translation]:
+        return super().translate([re.sub(r"{.*?}", "", line) for line in lines], **more)
+
+
+def test_texts_that_lose_placeholders_are_named() -> None:
+    with served(Careless()) as service:
+        answer = upload(service, "a.txt", b"a {n} b\n\na b").json["doubtfulTexts"]
+    assert answer == [{"number": 1, "text": "a {n} b", "unmetConstraints": ["{n}"]}]
 
 
 @pytest.mark.parametrize("value", ["much", "1.5", "-0.1", "nan"])

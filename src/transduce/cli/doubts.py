@@ -5,12 +5,14 @@ import sys
 from collections.abc import Sequence
 
 from transduce.decoding.hypothesis import Translation
+from transduce.decoding.phrases.placeholders import damaged_placeholders
 
 MOST_NUMBERS = 10  # of lines or texts in a message
 MEANINGS = {
     "repeated": "repeated the same words; their text is of a second search without repetition, unless --loops=keep",
     "cut": "were cut at their maximum length",
     "short": "have few words for the length of their source, and a part may be missing",
+    "damaged": "do not have each {name}, %s, tag, address or emoji as often as their source; --placeholders keeps them",
     "unsplit": "are of several sentences as one, because of must or prefix, and may lack some; write a line for each",
 }
 UNLIKE_TRAINING = ("repeated", "cut", "short")
@@ -21,7 +23,8 @@ class DoubtWatch:
     """Counts the translations that repeat themselves, were cut or are short, and says so on standard error.
 
     name: of the text. count: the number of lines so far; at first, of lines that come before. texts: of a file in
-    another format, where the number of a text is no number of a line; empty for lines.
+    another format, where the number of a text is no number of a line; empty for lines. In these it also counts damaged
+    placeholders, which a program may need.
     """
 
     def __init__(self, name: str, count: int = 0, texts: Sequence[str] = ()) -> None:
@@ -36,6 +39,9 @@ class DoubtWatch:
             self.count += 1
             for doubt in translation.doubts:
                 self._lines[doubt].append(self.count)
+            if self._texts and not translation.problem:
+                if damaged_placeholders(self._texts[self.count - 1], translation.text):
+                    self._lines["damaged"].append(self.count)
 
     def end(self) -> None:
         """Print how many translations of the whole text are doubtful, and the first of their lines."""

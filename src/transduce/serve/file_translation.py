@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from starlette.requests import Request
 
+from transduce.decoding.phrases.placeholders import damaged_placeholders
 from transduce.serve.documents import Part
 from transduce.serve.logs import Record
 from transduce.serve.models import Pair
@@ -49,14 +50,17 @@ def doubtful_texts(
 ) -> list[dict[str, object]]:
     """Return number and source of each text that a reader should look at, with the reasons.
 
+    A damaged placeholder is a reason, also where the request did not ask to keep it.
+
     min_confidence: the confidence below which a translation is one of them; None: no confidence makes it one.
     """
     texts = list[dict[str, object]]()
     for number, (part, answer) in enumerate(zip(parts, answers, strict=True), start=1):
         confidence = 1.0 if answer.text_confidence is None else answer.text_confidence
+        damaged = [] if answer.problem else damaged_placeholders(part.line, answer.text)
         reasons = {
             "problem": answer.problem and answer.problem.message,
-            "unmetConstraints": [*answer.unmet],
+            "unmetConstraints": [*dict.fromkeys([*answer.unmet, *damaged])],
             "doubts": [*answer.doubts],
             "textConfidence": confidence if confidence < (min_confidence or 0.0) else None,
         }

@@ -51,6 +51,20 @@ def is_placeholder(text: str) -> bool:
     return _PATTERN.fullmatch(text) is not None
 
 
+def changed_placeholders(source: str, translation: str) -> list[str]:
+    """Return the placeholders of a source that its translation does not have as often."""
+    actual = Counter(placeholders_in(translation))
+    return [name for name, count in Counter(placeholders_in(source)).items() if count != actual[name]]
+
+
+def damaged_placeholders(source: str, translation: str) -> list[str]:
+    """Return the changed placeholders, except numbers with units, which a translation may write in another way."""
+    return [name for name in changed_placeholders(source, translation) if not _AMOUNT.match(name)]
+
+
+_AMOUNT = re.compile(r"[€$£¥]?\s?\d")
+
+
 @dataclass(frozen=True)
 class KeptLine:
     """A line whose placeholders stay. text: for the model. masks: the placeholder that each mask replaces."""
@@ -62,14 +76,14 @@ class KeptLine:
     def restore(self, translation: Translation) -> Translation:
         """Return a translation with the placeholders. One that is not in it as often as in the source is unmet."""
         text = self._with_names(translation.text) if self.masks else translation.text
-        expected, actual = Counter(placeholders_in(self.source)), Counter(placeholders_in(text))
-        wrong = [name for name, count in expected.items() if count != actual[name]]
+        wrong = changed_placeholders(self.source, text)
+        known = {*MASKS, *placeholders_in(self.source)}
         problem = f"expected {', '.join(map(repr, wrong))} as often as in the source; correct the translation"
         return dataclasses.replace(
             translation,
             text=text,
             problem=translation.problem or (problem if wrong else None),
-            unmet=(*(name for name in translation.unmet if name not in {*MASKS, *expected}), *wrong),
+            unmet=(*(name for name in translation.unmet if name not in known), *wrong),
             alternatives=tuple(map(self.restore, translation.alternatives)),
         )
 
