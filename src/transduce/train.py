@@ -177,13 +177,11 @@ def prepare(request: TrainRequest, task: Task[Any]) -> tuple[Run, TrainingState]
 
     Raises UserError, before it writes anything, if texts, model and run do not fit each other.
     """
-    out = request.out
-    valid = request.valid_corpus
     valid_names, old_names = request.evaluation_names()
     with distributed.leader_first():
-        checkpoint, lines = run_folder.find_run(out) if request.resume else (None, [])
+        checkpoint, lines = run_folder.find_run(request.out) if request.resume else (None, [])
         parent = model_to_start_from(request)
-        valid_pairs = list(read_pairs(valid))
+        valid_pairs = list(read_pairs(request.valid_corpus))
         old_pairs = list(read_pairs(request.old_corpus)) if request.old_corpus else []
         tokenizer, config = tokenizer_and_config(request, checkpoint, parent)
         check_new_tags(parent, frozen_names(task.build, config), config.train)
@@ -192,16 +190,16 @@ def prepare(request: TrainRequest, task: Task[Any]) -> tuple[Run, TrainingState]
         if request.old_corpus:
             task.check(old_pairs, tokenizer, longest, old_names)
         if distributed.is_leader():
-            run_folder.claim(out, config, tokenizer, request.allow_change)
-        store = open_store(out / "data" / "train", request.corpora, tokenizer)
-        overlap = cached_overlap(valid_pairs, store, out / "data" / "leaks.json")
+            run_folder.claim(request.out, config, tokenizer, request.allow_change)
+        store = open_store(request.out / "data" / "train", request.corpora, tokenizer)
+        overlap = cached_overlap(valid_pairs, store, request.out / "data" / "leaks.json")
     share = Share(distributed.rank(), distributed.world_size(), config.train.accumulate)
     batches = Batches(store, tokenizer, config.data, seed=config.train.seed, share=share, collate=task.collate)
     if not (checkpoint or parent):
         lines += notices.small_vocabulary(config.data.vocab_size, tokenizer)
     torch.manual_seed(config.train.seed)
     model = task.build(config)
-    texts = {"train": store.key, "valid": corpus_sha256(valid)}
+    texts = {"train": store.key, "valid": corpus_sha256(request.valid_corpus)}
     if parent and request.start_from:
         set_weights(model, start_weights(parent.model, config.model), str(request.start_from))
         if isinstance(task, RelativeTask):
@@ -222,7 +220,7 @@ def prepare(request: TrainRequest, task: Task[Any]) -> tuple[Run, TrainingState]
         lines += notices.texts(batches, valid_pairs, valid_names[0], is_from_model=request.start_from is not None)
     lines.append(notices.overlap(overlap, valid_names[0], len(valid_pairs), is_one_text=store.is_one_text))
     run = Run(
-        out, task, config, tokenizer, batches, valid_pairs, valid_names, lines,
+        request.out, task, config, tokenizer, batches, valid_pairs, valid_names, lines,
         old_pairs=old_pairs, is_from_model=request.start_from is not None, is_sharded=request.shard,
     )  # fmt: skip
     return run, state

@@ -113,9 +113,7 @@ def evaluate(
     transduce evaluate run/model --src test.en --ref test.de --language de
     transduce evaluate run/model --src test.tsv --language de --noise typos
     transduce evaluate --hyp output.de --ref test.de --language de
-    transduce evaluate --hyp old.de --hyp new.de --ref test.de --language de
     transduce evaluate --hyp output.de --ref test.de --src test.en --comet comet
-    transduce evaluate run/model --trees gold.trees
     transduce evaluate gpt/model --text test.txt
     transduce evaluate classifier/model --text sentences.txt --labels labels.txt
     """
@@ -123,11 +121,11 @@ def evaluate(
     from transduce.evaluate import TestSet, evaluate_hypotheses, format_evaluation
 
     options = DecodingOptions(beam_size=beam_size, alpha=alpha, lookahead=lookahead, tag=tag, capitals=capitals)
-    kinds = _kinds(noise)
     if text is not None or labels is not None:
         is_changed = (options, language, tokenize, precision) != (DecodingOptions(), "en", "13a", "fp32")
         has_others = any([ref, src, trees, hyp, noise, comet, is_changed])
         return _print(_scores_of_lines(models, text, labels, has_others), str, json=json)
+    kinds = _kinds(noise)
     _check_one(models, hyp, ref is not None or _is_table(src), trees)
     _check_no_model(hyp, src if (ref and not comet) or trees else None, options, precision, kinds)
     if trees is not None:

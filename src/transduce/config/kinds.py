@@ -114,7 +114,7 @@ class TaskEntry:
 
     @property
     def unit(self) -> str:
-        """What a batch counts, in words, for the speed of a training."""
+        """The words for the count of a batch, in the speed of a training."""
         return "samples and tokens" if self.is_of_sound else "tokens"
 
 

@@ -89,10 +89,7 @@ MOST_RECORDINGS = 128  # the ones that were not used for the longest time give w
 
 
 class CudaGraphTransformer(Searchable):
-    """A trained `model`, ready to translate in `precision` ("fp32" or "bf16") on its GPU.
-
-    It has the interface of `CpuTransformer`. On a CPU it makes the same steps without recording them.
-    """
+    """A trained `model`, ready to translate in "fp32" or "bf16" on its GPU. On a CPU it records no steps."""
 
     def __init__(self, model: Transformer, precision: Precision) -> None:
         self.model = model

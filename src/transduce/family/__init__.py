@@ -115,8 +115,7 @@ def load(folder: str | Path, *, precision: str = "fp32", device: str = "auto") -
     with devices.on_device(device):
         member = open_member(path)
         if precision != "fp32" and isinstance(member.model, Bert | Llada | T5 | ImageModel | Clip | Wav2Vec2):
-            kind = member.settings["model_type"]
-            expected = f"expected 'fp32', the only precision of model_type={kind!r}"
+            expected = f"expected 'fp32', the only precision of model_type={member.settings['model_type']!r}"
             raise UserError(f"precision={precision!r}: {expected}; leave it out")
         match member.model:
             case Bert():
