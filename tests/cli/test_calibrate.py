@@ -67,7 +67,8 @@ def test_a_model_learns_the_confidence_of_its_translations(
         assert (result.code, len(result.out.splitlines()), result.err) == (0, 4, named)
     file = write_lines(tmp_path / "file.txt", ["a b c", "", "Q R S T"])
     result = cli("translate", model, "--file", file, "--output", tmp_path / "out.txt", "--min-confidence", 0.6)
-    assert (result.code, result.err.splitlines()[0]) == (0, named.strip().replace(f"{lines}:2", f"{file}: text 2"))
+    in_file = named.strip().replace(f"{lines}:2", f"{file}: text 2 'Q R S T'")
+    assert (result.code, result.err.splitlines()[0]) == (0, in_file)
 
 
 def test_another_text_measures_it(model: Path, text: list[object], cli: Cli, tmp_path: Path) -> None:

@@ -48,11 +48,12 @@ def ctc_small() -> Config:
 def speech_small() -> Config:
     """Speech of at most 5 s with its text, 3,000 sentences or more: a small Whisper, which writes what it hears.
 
-    With the translations as the target text, it learns to translate speech. Paths and texts are as for ctc-small.
+    With the translations as the target text, it learns to translate speech, which takes longer. Text with capitals
+    needs more than 290 pieces (--set data.vocab_size=400). Paths and texts are as for ctc-small.
 
     Size: 1.3 M parameters.
 
-    Time: not measured in full: at most 2,000 steps of 12 sounds.
+    Time: 43 minutes on two busy cores, for 3,000 sentences of 2 s; 20 % of the words are wrong, with a beam of 4.
 
         transduce train --recipe speech-small --train train.paths train.en --valid valid.paths valid.en --out run
     """
@@ -67,5 +68,5 @@ def speech_small() -> Config:
         max_positions=256,
         dropout=0.1,
     )
-    train = replace(start.train, task="speech", max_steps=2_000, lr_factor=0.2, label_smoothing=0.1)
+    train = replace(start.train, task="speech", max_steps=5_000, lr_factor=0.2, label_smoothing=0.1)
     return replace(start, model=model, train=train)
