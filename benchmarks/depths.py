@@ -72,7 +72,8 @@ def compare(translators: Sequence[Translator], lines: Sequence[str], beam_size: 
         size = parameter_count(model, translator.tokenizer.vocab_size) / 1e6
         figures = f"{size:.1f} | {statistics.median(times):.2f} | {statistics.median(ratios):.2f}"
         span = f"({min(ratios):.2f} to {max(ratios):.2f})"
-        print(f"| {translator.precision} | {beam_size} | {architecture(model)} | {figures} {span} |", flush=True)
+        name = architecture(translator.config)
+        print(f"| {translator.precision} | {beam_size} | {name} | {figures} {span} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,9 @@ class LstmConfig:
 
 
 class Lstm(nn.Module):
-    """The model. It has the two names that the training of language models uses: `states` and `output`."""
+    """The model. It has the names that the training of language models uses: `states`, `no_past` and `output`."""
+
+    no_past = None
 
     def __init__(self, config: LstmConfig) -> None:
         super().__init__()
@@ -70,8 +72,8 @@ class Lstm(nn.Module):
         self.output.weight = self.embedding.weight
         nn.init.normal_(self.embedding.weight, std=config.d_model**-0.5)
 
-    def states(self, ids: Tensor) -> tuple[Tensor, None]:
-        """Return what `output` makes logits of, (B,T,D), for ids (B,T)."""
+    def states(self, ids: Tensor, past: None = None) -> tuple[Tensor, None]:
+        """Return what `output` makes logits of, (B,T,D), for ids (B,T). Nothing can come before them."""
         x = self.dropout(self.embedding(ids))
         for layer in self.layers:
             x = self.dropout(layer(x)[0])

@@ -1,5 +1,6 @@
 """What a call takes: processor time, and memory at its peak."""
 
+import faulthandler
 import multiprocessing
 import resource
 import time
@@ -28,16 +29,20 @@ def measured(call: Callable[[], object], seconds: float = 20, *, method: Literal
     """
     context = multiprocessing.get_context(method)
     results = context.SimpleQueue()
-    process = context.Process(target=_measure, args=(call, results))
-    process.start()
-    process.join(seconds)
-    if process.exitcode is None:
+    for _ in range(2):  # a first process that stands still prints where, and gets a second chance
+        process = context.Process(target=_measure, args=(call, results, seconds))
+        process.start()
+        process.join(seconds)
+        if process.exitcode is not None:
+            break
         process.kill()
+        process.join()
     assert process.exitcode == 0, f"exit code {process.exitcode}"
     return results.get()
 
 
-def _measure(call: Callable[[], object], results: Any) -> None:
+def _measure(call: Callable[[], object], results: Any, seconds: float) -> None:
+    faulthandler.dump_traceback_later(0.9 * seconds)
     torch.set_num_threads(1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started_at = time.process_time()
