@@ -97,6 +97,6 @@ def test_too_many_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READ)
 def test_it_takes_limited_time_and_memory(name: str) -> None:
-    ending, seconds, size = measured(partial(read_and_write, READ[name]), 60, method="spawn")
+    ending, seconds, size = measured(partial(read_and_write, READ[name]), 60)
     assert ending == "done" or ending.startswith("refused: in: expected at most "), ending[:200]
     assert seconds < MOST_SECONDS and size < MOST_BYTES, (ending[:200], seconds, size)

@@ -1,4 +1,4 @@
-"""Markdown through the formats of the service, where a spawned process can import it, unlike a file of tests."""
+"""Markdown through the formats of the service, where another process can import it, unlike a file of tests."""
 
 from transduce.serve.formats.files import read_file
 

@@ -1,14 +1,17 @@
 """What a call takes: processor time, and memory at its peak."""
 
 import faulthandler
-import multiprocessing
+import json
 import resource
+import tempfile
 import time
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
+from support.calls import SERVER
 from transduce.errors import UserError
 
 
@@ -20,29 +23,33 @@ class Measured(NamedTuple):
     size: int
 
 
-def measured(call: Callable[[], object], seconds: float = 20, *, method: Literal["fork", "spawn"] = "fork") -> Measured:
+def measured(call: Callable[[], object], seconds: float = 20) -> Measured:
     """Return what a call takes, within so many seconds of real time.
 
-    It runs in another process, and the rise of its peak is due to the call. method: "fork" takes any call, and may wait
-    for ever for a thread of this process; "spawn" takes a call of a module that the other process can import, which a
-    file of tests is not: a call that it cannot unpickle waits for ever.
+    It runs in a fork of the server of `support.calls`, and the rise of its peak is due to the call. A fork of this
+    process may wait for ever for a thread that it lacks. call: a function that the fork can import, so not one of a
+    file of tests.
     """
-    context = multiprocessing.get_context(method)
-    results = context.SimpleQueue()
-    for _ in range(2):  # a first process that stands still prints where, and gets a second chance
-        process = context.Process(target=_measure, args=(call, results, seconds))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "measured"
+        process = SERVER.Process(target=_measure, args=(call, path, seconds))
         process.start()
-        process.join(seconds)
-        if process.exitcode is not None:
-            break
-        process.kill()
-        process.join()
-    assert process.exitcode == 0, f"exit code {process.exitcode}"
-    return results.get()
+        process.join(seconds + 5)
+        if process.exitcode is None:
+            process.kill()
+            process.join()
+        assert process.exitcode == 0, f"exit code {process.exitcode}\n{place_of(path).read_text('utf-8')}"
+        return Measured(*json.loads(path.read_text("utf-8")))
 
 
-def _measure(call: Callable[[], object], results: Any, seconds: float) -> None:
-    faulthandler.dump_traceback_later(0.9 * seconds)
+def place_of(path: Path) -> Path:
+    """Return the file with the place where a call stood still."""
+    return path.with_suffix(".place")
+
+
+def _measure(call: Callable[[], object], path: Path, seconds: float) -> None:
+    place = place_of(path).open("w", encoding="utf-8")
+    faulthandler.dump_traceback_later(seconds, exit=True, file=place)
     torch.set_num_threads(1)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started_at = time.process_time()
@@ -54,4 +61,5 @@ def _measure(call: Callable[[], object], results: Any, seconds: float) -> None:
     except BaseException as problem:
         ending = repr(problem)
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    results.put(Measured(ending, time.process_time() - started_at, kilobytes * 1024))
+    measured = (ending, time.process_time() - started_at, kilobytes * 1024)
+    path.write_text(json.dumps(measured), encoding="utf-8")

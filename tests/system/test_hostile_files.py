@@ -3,6 +3,7 @@
 import pickle
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -89,7 +90,7 @@ def canary(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
 def test_a_pickle_instead_of_a_file_is_refused(model: Path, canary: Path, make: MakeContent, name: str) -> None:
     forge(model, name, make(canary))
-    assert name in refusal(lambda: load_model(model), canary)
+    assert name in refusal(partial(load_model, model), canary)
 
 
 def test_unpickling_creates_the_canary(canary: Path) -> None:
@@ -107,13 +108,13 @@ def test_a_pickle_next_to_the_files_is_ignored(model: Path, canary: Path, name: 
 
 def test_a_pickle_after_the_tensors_is_refused(model: Path, canary: Path) -> None:
     forge(model, "model.safetensors", content_of(model) + pickle_content(canary))
-    assert "model.safetensors" in refusal(lambda: load_model(model), canary)
+    assert "model.safetensors" in refusal(partial(load_model, model), canary)
 
 
 @pytest.mark.parametrize("kind", HEADERS)
 def test_a_hostile_header_of_a_model_is_refused(model: Path, canary: Path, kind: str) -> None:
     forge(model, "model.safetensors", HEADERS[kind](canary))
-    assert "model.safetensors" in refusal(lambda: load_model(model), canary)
+    assert "model.safetensors" in refusal(partial(load_model, model), canary)
 
 
 @pytest.mark.parametrize("kind", HEADERS)
@@ -124,14 +125,14 @@ def test_a_hostile_header_of_a_checkpoint_is_refused(originals: Path, canary: Pa
     if kind in ("62,000 empty tensors", "a path as a name"):  # harmless: tensors are looked up by name
         assert load_checkpoint(path).state == stored_state(5)
         return
-    assert "optimizer.safetensors" in refusal(lambda: load_checkpoint(path), canary)
+    assert "optimizer.safetensors" in refusal(partial(load_checkpoint, path), canary)
 
 
 @pytest.mark.parametrize("kind", JSONS)
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
 def test_hostile_json_of_a_model_is_refused(model: Path, canary: Path, kind: str, name: str) -> None:
     forge(model, name, JSONS[kind])
-    assert name in refusal(lambda: load_model(model), canary)
+    assert name in refusal(partial(load_model, model), canary)
 
 
 @pytest.mark.parametrize("kind", JSONS)
@@ -141,38 +142,38 @@ def test_hostile_json_as_the_state_of_a_checkpoint_is_refused(
     path = tmp_path / "step-00000005"
     shutil.copytree(originals / "checkpoints" / path.name, path)
     forge(path, "state.json", JSONS[kind])
-    assert "state.json" in refusal(lambda: load_checkpoint(path), canary)
+    assert "state.json" in refusal(partial(load_checkpoint, path), canary)
 
 
 @pytest.mark.parametrize("kind", JSONS)
 def test_hostile_json_as_a_line_of_the_log_is_refused(canary: Path, tmp_path: Path, kind: str) -> None:
     (tmp_path / "log.jsonl").write_bytes(JSONS[kind] + b"\n")
-    assert "log.jsonl:1" in refusal(lambda: read_log(tmp_path), canary)
+    assert "log.jsonl:1" in refusal(partial(read_log, tmp_path), canary)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_a_hostile_configuration_is_refused(model: Path, canary: Path, kind: str) -> None:
     forge(model, "config.json", CONFIGS[kind])
-    assert str(model) in refusal(lambda: load_model(model), canary)
+    assert str(model) in refusal(partial(load_model, model), canary)
 
 
 @pytest.mark.parametrize("kind", WEIGHTS)
 def test_hostile_weights_are_refused(model: Path, canary: Path, kind: str) -> None:
     forge(model, "model.safetensors", forged_weights(model, BIAS, WEIGHTS[kind]))
-    assert BIAS in refusal(lambda: load_model(model), canary)
+    assert BIAS in refusal(partial(load_model, model), canary)
 
 
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_a_hostile_folder_is_refused(model: Path, canary: Path, kind: str) -> None:
     FOLDERS[kind](model)
-    assert str(model) in refusal(lambda: load_model(model), canary)
+    assert str(model) in refusal(partial(load_model, model), canary)
 
 
 def test_the_mean_with_a_forged_checkpoint_is_refused(originals: Path, canary: Path, tmp_path: Path) -> None:
     paths = [originals / "checkpoints" / "step-00000005", tmp_path / "step-00000006"]
     shutil.copytree(*paths)
     forge(paths[1], "model.safetensors", torch_content(canary))
-    assert "step-00000006" in refusal(lambda: average(paths), canary)
+    assert "step-00000006" in refusal(partial(average, paths), canary)
 
 
 # ---- pickles -----------------------------------------------------------------------------------------------------
