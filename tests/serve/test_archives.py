@@ -219,6 +219,14 @@ def test_all_members_with_text_are_bounded_together(monkeypatch: pytest.MonkeyPa
         read_file(archive("docx", WORD, header, ("word/header2.xml", header[1])), "docx", "in.docx")
 
 
+def test_the_tags_of_all_members_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MOST_TAGS", 10)
+    header = ("word/header1.xml", b"<a><b/><b/><b/></a>")
+    read_file(archive("docx", "<a><b/><b/><b/></a>", header), "docx", "in.docx")
+    with pytest.raises(UserError, match="in.docx: expected at most 10 tags in the XML with text; split the file"):
+        read_file(archive("docx", "<a><b/><b/><b/><b/></a>", header), "docx", "in.docx")
+
+
 @pytest.mark.parametrize("text", ["</x></y></z></q>", "a <b> c"])
 def test_cdata_is_refused(text: str) -> None:
     content = archive("odt", OPEN.format(f"<text:p><![CDATA[{text}]]></text:p>"))

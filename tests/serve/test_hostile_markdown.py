@@ -42,6 +42,8 @@ def blocks(block: str, n_tokens: int) -> str:
 REFUSED = {
     "brackets": (paragraphs("["), "expected at most 100,000 brackets of Markdown, not 1,0"),
     "marks": (paragraphs("*a_ "), "expected at most 400,000 marks of emphasis of Markdown, not 52"),
+    "levels of quotes": (">" * 99 + " a\n", "expected at most 100 levels of lists and quotes in Markdown"),
+    "levels of lists": ("".join("  " * i + "- a\n" for i in range(50)), "expected at most 100 levels of lists"),
     "a long paragraph": (repeated("<b>"), "in:1: expected a paragraph of at most 10,000 characters"),
     "lines": (repeated("a\n"), "expected at most 300,000 lines; split the file"),
     "too long": (repeated("a\n\n") + "abcd", "expected at most 1,048,576 characters of Markdown, not 1,048,579"),
@@ -92,6 +94,12 @@ def test_too_many_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     read_and_write("a\n\n" * 10)
     with pytest.raises(UserError, match="in: expected at most 10 paragraphs or cells, or 6 items, of Markdown; split"):
         read_and_write("a\n\n" * 11)
+
+
+@pytest.mark.parametrize("text", [">" * 98 + " deep\n", "".join("  " * i + "- deep\n" for i in range(49))])
+def test_a_text_on_the_deepest_level_is_read(text: str) -> None:
+    parts = [part.line for part in read_file(text.encode(), "md", "in").document if not isinstance(part, str)]
+    assert parts == ["deep"] * text.count("deep")
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from transduce.serve.documents import Document, Part
 from transduce.serve.formats.limits import limited
 
 MOST_XML = 16 << 20  # bytes of the members with text, together
+MOST_TAGS = 1_000_000  # in them; a short tag takes 4 us and 100 bytes
 MOST_UNPACKED = 256 << 20  # bytes of all members
 MOST_MEMBERS = 5_000
 BLOCK = 1 << 20  # bytes of a member that are in memory when it is copied
@@ -64,6 +65,7 @@ def read_archive(content: bytes, names: Sequence[str], read: Callable[[str], Ite
         raise UserError("expected a file without a password, and not of Word 97; save it again without")
     document: list[str | Part] = []
     counts: dict[str, int] = {}
+    n_tags = 0
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             _check(archive.infolist())
@@ -74,8 +76,12 @@ def read_archive(content: bytes, names: Sequence[str], read: Callable[[str], Ite
             if name := archive.testzip():
                 raise zipfile.BadZipFile(f"{name!r} is damaged")
             for info in _with_text(archive.infolist(), names):
+                xml = _xml(archive, info)
+                n_tags += xml.count("<")
+                if n_tags > MOST_TAGS:
+                    raise UserError(f"expected at most {MOST_TAGS:,} tags in the XML with text; split the file")
                 n_before = len(document)
-                document += limited(read(_xml(archive, info)), n_before)
+                document += limited(read(xml), n_before)
                 counts[info.filename] = len(document) - n_before
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as error:
         raise UserError(f"expected a zip archive; the file is damaged, or has another format ({error})") from None

@@ -1,4 +1,4 @@
-"""The most texts of a file."""
+"""The maximum number of texts in a file."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,9 +10,12 @@ MOST_TEXTS = 100_000  # of a file; each takes about a kilobyte
 
 
 def limited(document: Iterable[str | Part], n_before: int = 0) -> Iterator[str | Part]:
-    """Yield the members of a document, those that are only a placeholder as they are. Raises UserError for too many.
+    """Yield the members of a document. A text that is only a placeholder becomes a string: it is not translated.
 
-    n_before: the number of members before these.
+    n_before: the number of members that came before.
+
+    Raises:
+        UserError: for too many members.
     """
     for number, member in enumerate(document, start=n_before):
         if number > 3 * MOST_TEXTS:  # with what is between the texts

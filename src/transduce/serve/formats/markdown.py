@@ -26,6 +26,8 @@ MOST_CHARACTERS = 10_000  # of a paragraph
 MOST_BRACKETS = 1_000  # of a paragraph; a link within links is read again for each of them
 MOST_ALL_BRACKETS = 100_000  # of a document; a bracket takes up to 30 us
 MOST_MARKS = 400_000  # of emphasis in a document; one takes up to 20 us
+MOST_LEVELS = 100  # of lists and quotes within each other; a list and its item are two
+MOST_INLINE_LEVELS = 20  # of links and images within each other; the time grows with it, and deeper ones are text
 MOST_BLOCK_TOKENS = 200_000  # of a document, as the parser counts; one takes 350 bytes, and a paragraph has three
 _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*?\n)??---[ \t]*(?:\r?\n|$)", re.DOTALL)
 _SPECIAL = re.compile(r"[\\`*\[\]<]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|^>|^[#+=-](?=[#=-]*(?:\s|$))", re.MULTILINE)
@@ -59,7 +61,7 @@ def read(text: str) -> Iterator[str | Part]:
     for name, (count, most) in limits.items():
         if count > most:
             raise UserError(f"expected at most {most:,} {name} of Markdown, not {count:,}; split the file")
-    parser = _parser()
+    parser = _parser(MOST_INLINE_LEVELS)
     matter = _FRONT_MATTER.match(text)
     place = matter.end() if matter else 0
     n_before = text.count("\n", 0, place)
@@ -71,7 +73,7 @@ def read(text: str) -> Iterator[str | Part]:
         starts.append(ends[-1] + len(end))
     env: dict[str, Any] = {}
     is_cell = False
-    for block in _blocks(parser, body, env):
+    for block in _blocks(body, env):
         if block.type not in ("html_block", "inline") or block.map is None or not block.content:
             is_cell = block.type in ("th_open", "td_open")
             continue
@@ -105,12 +107,12 @@ def _check(content: str, number: int) -> None:
 READERS = {"md": read}
 
 
-def _parser() -> "MarkdownIt":
+def _parser(most_levels: int) -> "MarkdownIt":
     try:
         from markdown_it import MarkdownIt
     except ImportError as problem:
         raise UserError(f"expected the package markdown-it-py ({problem}); pip install 'transduce[files]'") from None
-    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    parser = MarkdownIt("commonmark", {"maxNesting": most_levels}).enable(["table", "strikethrough"])
     parser.core.ruler.enableOnly(["normalize", "block"])
     parser.inline.ruler2.disable("fragments_join")  # so that each mark of emphasis keeps its token
     for name in {*parser.inline.ruler.get_active_rules()} - {"text"}:
@@ -120,19 +122,25 @@ def _parser() -> "MarkdownIt":
 
 
 class _Blocks(list["BlockToken"]):
-    """The tokens of a document's blocks. Raises UserError for too many, which would take much memory."""
+    """The tokens of a document's blocks.
+
+    Raises UserError for too many, which would take much memory, and for too many levels, which the parser would skip.
+    """
 
     def append(self, token: "BlockToken") -> None:
         if len(self) == MOST_BLOCK_TOKENS:
             most = f"{MOST_BLOCK_TOKENS // 3:,} paragraphs or cells, or {MOST_BLOCK_TOKENS // 5:,} items"
             raise UserError(f"expected at most {most}, of Markdown; split the file")
+        if token.level + token.nesting >= MOST_LEVELS:
+            raise UserError(f"expected at most {MOST_LEVELS} levels of lists and quotes in Markdown; nest them less")
         super().append(token)
 
 
-def _blocks(parser: "MarkdownIt", text: str, env: dict[str, Any]) -> "list[BlockToken]":
+def _blocks(text: str, env: dict[str, Any]) -> "list[BlockToken]":
     """Return the tokens of the blocks of a text."""
     from markdown_it.rules_core import StateCore
 
+    parser = _parser(MOST_LEVELS)
     state = StateCore(text, parser, env)
     state.tokens = _Blocks()
     parser.core.process(state)
