@@ -84,14 +84,14 @@ def test_the_fused_kernel_holds_no_square_of_weights() -> None:
 
 @pytest.mark.slow
 def test_every_form_is_measured_forward_and_backward() -> None:
-    costs = measure(48, TINY)
+    costs = measure(48, TINY)["forms"]
     assert costs.keys() == FORM.keys() | LAYER.keys()
     for one in costs.values():
         assert one["forward_seconds"] > 0 and one["backward_seconds"] > 0 and one["peak_bytes"] >= 4 * 48 * 2 * 8
 
 
 def test_forms_with_a_square_are_not_run_at_long_lengths() -> None:
-    costs = measure(17, replace(TINY, longest_square=16))
+    costs = measure(17, replace(TINY, longest_square=16))["forms"]
     assert {"reference", "strided", "fixed", "bigbird"} == (FORM.keys() | LAYER.keys()) - costs.keys()
     caches = {name: int(one["cache_bytes_per_token"]) for name, one in costs.items() if "cache_bytes_per_token" in one}
     assert caches == {"layer-llama": 4 * 2 * 2 * 8, "layer-tpa": 4 * (2 + 2) * (2 + 8)}

@@ -8,16 +8,16 @@ from support.toy_task import ROOT
 
 from transduce.errors import UserError
 from transduce.studies import table2, table3
-from transduce.studies.results import Results, commit, open_results
+from transduce.studies.results import Results, commit
 
 
 def test_results_of_other_settings_are_refused(tmp_path: Path) -> None:
     Results(tmp_path / "results.json", table3.STUDY, {"scale": "small", "training text": "1"}).save()
     with pytest.raises(UserError, match="expected results of table2, not of table3"):
-        open_results(tmp_path, table2.STUDY, {})
+        table2.STUDY.open(tmp_path, {})
     with pytest.raises(UserError, match="expected results with the same training text, "):
-        open_results(tmp_path, table3.STUDY, {"scale": "small", "training text": "2"})
-    assert open_results(tmp_path, table3.STUDY, {"scale": "small", "training text": "1"}).entries == {}
+        table3.STUDY.open(tmp_path, {"scale": "small", "training text": "2"})
+    assert table3.STUDY.open(tmp_path, {"scale": "small", "training text": "1"}).entries == {}
 
 
 @pytest.mark.parametrize(
@@ -27,23 +27,23 @@ def test_results_of_other_settings_are_refused(tmp_path: Path) -> None:
 def test_damaged_results_are_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "results.json").write_bytes(content)
     with pytest.raises(UserError, match="results.json: expected the results of a study"):
-        open_results(tmp_path, table3.STUDY, {})
+        table3.STUDY.open(tmp_path, {})
 
 
 def test_results_of_a_newer_version_are_refused(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_bytes(b'{\n  "format_version": 2\n}')
     with pytest.raises(UserError, match="expected format version 1, not 2; update"):
-        open_results(tmp_path, table3.STUDY, {})
+        table3.STUDY.open(tmp_path, {})
 
 
 def test_a_run_of_a_study_is_one_session(tmp_path: Path) -> None:
     for run in range(2):
-        results = open_results(tmp_path, table2.STUDY, {})
+        results = table2.STUDY.open(tmp_path, {})
         results.start_session(["a"])  # the measurements of a study, and then its trainings
         results.record("a", "failed", why="x")
         results.start_session(["a", "b"])
         results.record("b", "failed", why="x")
-        saved = open_results(tmp_path, table2.STUDY, {})
+        saved = table2.STUDY.open(tmp_path, {})
         assert len(saved.sessions) == run + 1
         assert [saved.entries[name]["session"] for name in "ab"] == [run, run]
 

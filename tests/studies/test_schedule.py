@@ -18,7 +18,7 @@ from transduce.config.files import to_json
 from transduce.data.system import locked
 from transduce.errors import UserError
 from transduce.studies import table3
-from transduce.studies.results import Results, open_results, read_results
+from transduce.studies.results import Results, read_results
 from transduce.studies.schedule import run_trainings
 from transduce.studies.table3_report import PAPER
 from transduce.studies.trainings import Texts, Training, stored_parameters
@@ -107,7 +107,7 @@ def trainings_of(texts: Texts, *rows: str, settings: tuple[str, ...] = ()) -> li
 
 
 def results_in(out: Path) -> Results:
-    return open_results(out, table3.STUDY, {"scale": "tiny"})
+    return table3.STUDY.open(out, {"scale": "tiny"})
 
 
 def empty(folder: Path) -> None:
@@ -245,7 +245,6 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from transduce.studies import table3
-from transduce.studies.results import open_results
 from transduce.studies.schedule import run_trainings
 from transduce.studies.trainings import Texts
 from transduce.studies.trainings import Training
@@ -253,7 +252,7 @@ folder = Path(sys.argv[2])
 def pair(name): return folder / f"{name}.src", folder / f"{name}.tgt"
 recipe = f"{folder / 'recipe.py'}:tiny"
 trainings = [Training("x", 1, recipe), Training("y", 1, recipe, ("train.max_steps=150",)), Training("z", 1, recipe)]
-results = open_results(folder / "out", table3.STUDY, {"scale": "tiny"})
+results = table3.STUDY.open(folder / "out", {"scale": "tiny"})
 run_trainings(trainings, Texts(pair("train"), pair("valid")), results)
 """
 

@@ -6,7 +6,7 @@ restore masked tokens, in BERT. All models of a kind have the same sizes, steps,
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,23 +26,11 @@ from transduce.family.longformer import LongformerAttention
 from transduce.family.tensor_product_attention import T6
 from transduce.model.attention import Attention
 from transduce.model.transformer import parameter_count
-from transduce.studies import attention_forms
-from transduce.studies.attention_forms import SIZES, AttentionSizes, Shape, TrainedForm, forms, rows
+from transduce.studies.attention_forms import SIZES, AttentionSizes, Shape, TrainedForm, forms, measure, rows
 from transduce.studies.attention_report import report
-from transduce.studies.results import (
-    Cost,
-    Count,
-    Duration,
-    Figures,
-    Results,
-    Study,
-    figures_type,
-    open_results,
-    settings_type,
-)
-from transduce.studies.runner import Control, Endings, Task, Work, in_turn, print_line, run_tasks, timed
+from transduce.studies.results import Cost, Count, Duration, Figures, Results, Study, figures_type, settings_type
+from transduce.studies.runner import Task, in_turn, print_line, run_tasks, timed
 from transduce.studies.small_models import Streams, hashes, read_streams, train_small
-from transduce.training.halves import threads
 
 # The costs of a form of attention, or of a layer with it, at a length.
 COSTS = figures_type(
@@ -65,27 +53,19 @@ def run_attention(train: Path, valid: Path, out: Path, *, sizes: AttentionSizes 
     interrupted training starts again. Raises UserError if `out` has results of other texts or sizes, or for an unusable
     text. Raises the errors of `runner.run_cells`, too.
     """
-    results = open_results(out, STUDY, {**hashes(train, valid), "sizes": sizes})
+    results = STUDY.open(out, {**hashes(train, valid), "sizes": sizes})
     trainings = {f"{row.name}-{seed}": (row, seed) for row in rows(sizes) for seed in row.seeds}
-    origins: dict[str, Figures] = {
-        **{name: {"row": row.name, "seed": seed} for name, (row, seed) in trainings.items()},
-        **{f"costs-{n}": {"n": n} for n in sizes.lengths},
-    }
+    costs = [Task(f"costs-{n}", {"n": n}, partial(measure, n, sizes)) for n in sizes.lengths]
 
-    def prepare() -> Mapping[str, Work]:
+    def prepare() -> list[Task]:
         texts = token_texts(train, valid, sizes)
-        works = {name: partial(timed, train_and_evaluate, *cell, texts, sizes) for name, cell in trainings.items()}
-        return works | {f"costs-{n}": partial(_costs, n, sizes) for n in sizes.lengths}
+        tasks = [
+            Task(name, {"row": row.name, "seed": seed}, partial(timed, train_and_evaluate, row, seed, texts, sizes))
+            for name, (row, seed) in trainings.items()
+        ]
+        return [*costs, *tasks]
 
-    def costs_first(tasks: Sequence[Task], control: Control) -> Endings:
-        return in_turn(sorted(tasks, key=lambda task: task.name in trainings), control)
-
-    return run_tasks(origins, prepare, costs_first, results, report)
-
-
-def _costs(n: int, sizes: AttentionSizes) -> Figures:
-    with threads(1):
-        return {"forms": attention_forms.measure(n, sizes)}
+    return run_tasks([*trainings, *(task.name for task in costs)], prepare, in_turn, results, report)
 
 
 # ---- models ------------------------------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ from transduce.family.rope import Rope
 from transduce.family.tensor_product_attention import TensorProductAttention, with_products, with_rotation_of_factors
 from transduce.family.window import with_window
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention, reference_attention
-from transduce.studies.results import Cost, Count
+from transduce.studies.results import Cost, Count, Figures
+from transduce.training.halves import threads
 
 # ---- sizes -------------------------------------------------------------------------------------------------------
 
@@ -287,8 +288,9 @@ def peak_bytes(work: Callable[[], object]) -> int:
     return most
 
 
-def measure(n: int, sizes: AttentionSizes) -> dict[str, dict[str, float]]:
-    """Return the costs of each form and layer at length n: forward_seconds, backward_seconds and peak_bytes.
+@threads(1)
+def measure(n: int, sizes: AttentionSizes) -> Figures:
+    """Return `forms`, the costs of each form and layer at length n: forward_seconds, backward_seconds and peak_bytes.
 
     A causal layer also has cache_bytes_per_token.
     The forms take turns, so that another program on the machine delays all of them. The seconds are the minimum of all
@@ -305,4 +307,4 @@ def measure(n: int, sizes: AttentionSizes) -> dict[str, dict[str, float]]:
     for layer in layers(sizes):
         if layer.causal:
             costs[layer.name]["cache_bytes_per_token"] = layer.make(shape).cache_bytes(shape.d_model)
-    return costs
+    return {"forms": costs}

@@ -28,16 +28,7 @@ from transduce.storage.model_folder import load_model
 from transduce.studies import claims_models
 from transduce.studies.claims_models import run_in_process
 from transduce.studies.claims_report import POSITIONS, RELATIVE, SMOOTHING, report
-from transduce.studies.results import (
-    Count,
-    Duration,
-    Figures,
-    Percent,
-    Results,
-    Study,
-    figures_type,
-    open_results,
-)
+from transduce.studies.results import Count, Duration, Figures, Percent, Results, Study, figures_type
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.trainings import SCORES, TRAINING, TRANSLATION, FilePair, Texts, Training
@@ -109,7 +100,7 @@ def run_claims(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
     texts = Texts(texts.train, texts.valid, language=texts.language)
     hashes = texts.read()
     split = split_texts(texts, find_recipe(BASE)().data.vocab_size)
-    results = open_results(out, STUDY, {"language": texts.language, **hashes, **split.figures})
+    results = STUDY.open(out, {"language": texts.language, **hashes, **split.figures})
     in_process = [*relative_trainings(), *claims_models.scaling_trainings()]
     if not rerun:
         refuse_outdated(in_process, results)

@@ -8,7 +8,6 @@ are removed when their figures are known, since others would read RUN/model as t
 """
 
 import math
-import shutil
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -37,7 +36,7 @@ from transduce.storage.run_request import TrainRequest
 from transduce.studies.results import Figures, Results, encode_config
 from transduce.studies.runner import Task, in_turn, run_cells, timed
 from transduce.studies.schedule import outdated_trainings
-from transduce.studies.trainings import Texts, Training, read_config, score_figures
+from transduce.studies.trainings import Texts, Training, read_config, remove_training, score_figures
 from transduce.train import TranslationTask, train
 from transduce.training.weights import set_weights
 from transduce.translate import Translator
@@ -83,7 +82,7 @@ def run_in_process(
     def tidy() -> None:
         for name in (training.name for training in trainings):
             if results.is_done(name) or results.has_diverged(name):
-                _remove(runs / name)
+                remove_training(runs / name)
 
     def work(training: Training) -> Figures:
         tidy()
@@ -95,15 +94,11 @@ def run_in_process(
 
     diverged = filter(results.has_diverged, (training.name for training in trainings))
     names = [*outdated_trainings(trainings, results), *diverged] if rerun else []
-    again = {name: partial(_remove, runs / name) for name in names}
+    again = {name: partial(remove_training, runs / name) for name in names}
     try:
         run_cells([*by_name], make, in_turn, results, again=again)
     finally:
         tidy()
-
-
-def _remove(run: Path) -> None:
-    shutil.rmtree(run, ignore_errors=True)
 
 
 def train_here(training: Training, texts: Texts, run: Path, task: TranslationTask) -> tuple[LoadedModel, Path]:

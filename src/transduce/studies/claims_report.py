@@ -7,16 +7,7 @@ from collections.abc import Iterable
 from transduce.config.schema import Config, architecture
 from transduce.evaluation.study_report import NOT_RUN, Report
 from transduce.studies.claims_models import WIDTHS, row_of
-from transduce.studies.comparison import (
-    Difference,
-    Row,
-    as_factor,
-    as_points,
-    claim_verdict,
-    factor,
-    report_of,
-    samples_of,
-)
+from transduce.studies.comparison import Difference, Row, as_factor, as_points, claim_verdict, report_of, samples_of
 from transduce.studies.results import Results, config_of
 
 POSITIONS = ("sinusoids", "learned")
@@ -151,7 +142,7 @@ class _Study:
                 short, longer = (entries.values(*text, "perplexity") for text in TEXTS)
                 ratio = statistics.fmean(math.log(y) - math.log(x) for x, y in zip(short, longer, strict=True))
                 perplexities, bleus = ([entries.range(*text, key) for text in TEXTS] for key in ("perplexity", "bleu"))
-                cells = [*perplexities, f"{factor(ratio):.2f}", *bleus, entries.seeds()]
+                cells = [*perplexities, f"{math.exp(ratio):.2f}", *bleus, entries.seeds()]
             lines.append([row, *cells])
         return lines
 

@@ -166,11 +166,11 @@ def by_verdict(changes: Mapping[str, Difference | None]) -> dict[Verdict, list[s
 
     The verdicts are in the order of `VERDICTS`, without empty ones.
     """
-    groups: dict[Verdict, list[str]] = {
-        verdict: [title for title, change in changes.items() if change and change.verdict() == verdict]
-        for verdict in VERDICTS
-    }
-    return {verdict: titles for verdict, titles in groups.items() if titles}
+    groups: dict[Verdict, list[str]] = {}
+    for verdict in VERDICTS:
+        if titles := [title for title, change in changes.items() if change and change.verdict() == verdict]:
+            groups[verdict] = titles
+    return groups
 
 
 # ---- claims ------------------------------------------------------------------------------------------------------

@@ -112,6 +112,27 @@ class Study:
     settings: type = Entry
     key: str = "cells"
 
+    def open(self, out: Path, settings: Figures) -> "Results":
+        """Return the results in `out`, or new ones that are not on disk yet. settings: values of JSON, or dataclasses.
+
+        Raises UserError if they are damaged, or of another study or other settings, or if `out` cannot be a folder.
+        """
+        path = out / "results.json"
+        settings = msgspec.json.decode(msgspec.json.encode(settings))
+        if problems := folder_problems(out):
+            raise UserError(*problems)
+        if not path.exists():
+            return Results(path, self, settings)
+        results = read_results(path, self)
+        keys = sorted({*settings, *results.settings})
+        other = [key for key in keys if settings.get(key) != results.settings.get(key)]
+        if other:
+            raise UserError(
+                f"{path}: expected results with the same {' and the same '.join(other)}, so that the figures can be "
+                "compared; use the earlier settings, or give another --out"
+            )
+        return results
+
 
 # ---- the file ----------------------------------------------------------------------------------------------------
 
@@ -171,28 +192,6 @@ class Results:
         """Write results.json, whole or not at all."""
         content = {"format_version": FORMAT_VERSION, "study": self.study.name, "asked": self.settings}
         write_file(self.path, encode_json({**content, "sessions": self.sessions, self.study.key: self.entries}))
-
-
-def open_results(out: Path, study: Study, settings: Figures) -> Results:
-    """Return the results in `out`, or new ones that are not on disk yet. settings: values of JSON, or dataclasses.
-
-    Raises UserError if they are damaged, or of another study or other settings, or if `out` cannot be a folder.
-    """
-    path = out / "results.json"
-    settings = msgspec.json.decode(msgspec.json.encode(settings))
-    if problems := folder_problems(out):
-        raise UserError(*problems)
-    if not path.exists():
-        return Results(path, study, settings)
-    results = read_results(path, study)
-    keys = sorted({*settings, *results.settings})
-    other = [key for key in keys if settings.get(key) != results.settings.get(key)]
-    if other:
-        raise UserError(
-            f"{path}: expected results with the same {' and the same '.join(other)}, so that the figures can be "
-            "compared; use the earlier settings, or give another --out"
-        )
-    return results
 
 
 def read_results(path: Path, study: Study) -> Results:

@@ -31,7 +31,6 @@ from transduce.evaluation.study_report import Report, write_report
 from transduce.studies.results import Figures, Results, read_results
 from transduce.training.signals import StopSignal
 
-Work = Callable[[], Figures]
 C = TypeVar("C")
 
 
@@ -44,7 +43,7 @@ class Task:
 
     name: str
     origin: Figures
-    work: Work
+    work: Callable[[], Figures]
 
 
 @dataclass(frozen=True)
@@ -122,24 +121,23 @@ def run_cells(
 
 
 def run_tasks(
-    origins: Mapping[str, Figures],
-    prepare: Callable[[], Mapping[str, Work]],
+    names: Sequence[str],
+    prepare: Callable[[], Sequence[Task]],
     execute: Execution[Task],
     results: Results,
     report: Callable[[Results], Report],
 ) -> Results:
     """Compute and record the tasks that are not done, write the report, and return the results.
 
-    origins: of each task, by its name. prepare: reads the texts if a task is not done, and returns the work of each
-    task by its name. Raises the errors of `run_cells`.
+    names: of all tasks. prepare: reads the texts if a task is not done, and returns all tasks in the order of their
+    execution. Raises the errors of `run_cells`.
     """
 
-    def make(names: list[str]) -> list[Task]:
-        works = prepare()
-        return [Task(name, origins[name], works[name]) for name in names]
+    def make(queue: list[str]) -> list[Task]:
+        return [task for task in prepare() if task.name in queue]
 
     with reported(results, report):
-        run_cells([*origins], make, execute, results, advice=f"see {results.path.parent / 'report.md'}")
+        run_cells(names, make, execute, results, advice=f"see {results.path.parent / 'report.md'}")
     return results
 
 

@@ -8,7 +8,7 @@ section 3.1). All budgets of a seed are the beginning of one order of segments.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,18 +23,8 @@ from transduce.evaluation.study_report import Report
 from transduce.family.configs import DecoderConfig
 from transduce.family.decoder_only import DecoderOnly
 from transduce.model.transformer import parameter_count
-from transduce.studies.results import (
-    Cost,
-    Count,
-    Figures,
-    Loss,
-    Results,
-    Study,
-    figures_type,
-    open_results,
-    settings_type,
-)
-from transduce.studies.runner import Work, in_pool, print_line, run_tasks, timed
+from transduce.studies.results import Cost, Count, Figures, Loss, Results, Study, figures_type, settings_type
+from transduce.studies.runner import Task, in_pool, print_line, run_tasks, timed
 from transduce.studies.scaling_fit import RESAMPLES
 from transduce.studies.scaling_report import fit_laws, report
 from transduce.studies.small_models import (
@@ -114,20 +104,26 @@ def run_scaling(
     train, valid: texts. jobs: number of trainings at the same time, each on one thread; None: one for each core.
     Raises UserError for unusable texts. Raises the errors of `runner.run_cells`, too.
     """
-    results = open_results(out, STUDY, {**hashes(train, valid), "sweep": sweep})
-    trainings = {training.name: training for training in sweep.trainings()}
-    origins = {name: {"row": training.row, "tokens": training.tokens} for name, training in trainings.items()}
+    results = STUDY.open(out, {**hashes(train, valid), "sweep": sweep})
+    trainings = sweep.trainings()
 
-    def prepare() -> Mapping[str, Work]:
+    def prepare() -> list[Task]:
         least = (max(sweep.budgets) + 1, sweep.segment + 1)  # no training reads a token twice
         streams = read_streams(train, valid, sweep.vocab_size, least)
-        return {name: partial(timed, train_and_evaluate, cell, sweep, streams) for name, cell in trainings.items()}
+        return [
+            Task(
+                cell.name,
+                {"row": cell.row, "tokens": cell.tokens},
+                partial(timed, train_and_evaluate, cell, sweep, streams),
+            )
+            for cell in trainings
+        ]
 
     def fitted_report(results: Results) -> Report:
         print_line("fitting the laws ...")
         return report(results, fit_laws(results, resamples))
 
-    return run_tasks(origins, prepare, in_pool(jobs), results, fitted_report)
+    return run_tasks([cell.name for cell in trainings], prepare, in_pool(jobs), results, fitted_report)
 
 
 # ---- a training --------------------------------------------------------------------------------------------------

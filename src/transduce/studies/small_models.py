@@ -3,8 +3,8 @@
 text -> ids, with EOS after each line -> batches -> losses -> training -> perplexity at several lengths
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -21,21 +21,11 @@ from transduce.data.vocabulary import EOS
 from transduce.errors import UserError
 from transduce.evaluate import perplexity
 from transduce.evaluation.study_report import Report
-from transduce.family.configs import DecoderConfig
+from transduce.family.configs import DecoderConfig, sizes_of
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.transformer_xl import NO_MEMORY, TransformerXL
-from transduce.studies.results import (
-    Cost,
-    Count,
-    Figures,
-    Percent,
-    Results,
-    Study,
-    figures_type,
-    open_results,
-    settings_type,
-)
-from transduce.studies.runner import Work, in_pool, run_tasks, timed
+from transduce.studies.results import Cost, Count, Figures, Percent, Results, Study, figures_type, settings_type
+from transduce.studies.runner import Task, in_pool, run_tasks, timed
 from transduce.training.flops import ADDED_COUNTS
 from transduce.training.optimizer import adam, learning_rate
 
@@ -67,14 +57,7 @@ class SegmentSizes:
 
     def decoder(self) -> DecoderConfig:
         """Return the configuration of a decoder of these sizes."""
-        return DecoderConfig(
-            vocab_size=self.vocab_size,
-            d_model=self.d_model,
-            n_layers=self.n_layers,
-            n_heads=self.n_heads,
-            max_positions=self.lengths[-1],
-            dropout=self.dropout,
-        )
+        return replace(sizes_of(self, DecoderConfig), max_positions=self.lengths[-1])
 
 
 SIZES = SegmentSizes()
@@ -113,15 +96,18 @@ class SmallStudy(Study):
         Raises UserError for a text that is too short. Raises the errors of `runner.run_cells`, too.
         """
         sizes = self.sizes
-        results = open_results(out, self, {**hashes(train, valid), "sizes": sizes})
-        cells = {f"{row}-{seed}": {"row": row, "seed": seed} for seed in SEEDS for row in self.rows}
+        results = self.open(out, {**hashes(train, valid), "sizes": sizes})
+        cells = {f"{row}-{seed}": (row, seed) for seed in SEEDS for row in self.rows}
 
-        def prepare() -> Mapping[str, Work]:
+        def prepare() -> list[Task]:
             least = (sizes.rows * sizes.segment + 1, sizes.lengths[-1] + 1)  # a segment for each row, and the longest
             streams = read_streams(train, valid, sizes.vocab_size, least)
-            return {name: partial(timed, self.figures, sizes, *cell.values(), streams) for name, cell in cells.items()}
+            return [
+                Task(name, {"row": row, "seed": seed}, partial(timed, self.figures, sizes, row, seed, streams))
+                for name, (row, seed) in cells.items()
+            ]
 
-        return run_tasks(cells, prepare, in_pool(jobs), results, self.report)
+        return run_tasks([*cells], prepare, in_pool(jobs), results, self.report)
 
 
 # ---- texts -------------------------------------------------------------------------------------------------------

@@ -21,19 +21,8 @@ from torch.nn import functional as F
 from transduce.evaluation.study_charts import curves_figure, ends_in_ms, powers_svg
 from transduce.evaluation.study_report import NOT_RUN, Figure, Report, Table
 from transduce.studies.comparison import report_of
-from transduce.studies.results import (
-    Cost,
-    Count,
-    Entry,
-    Exponent,
-    Figures,
-    Results,
-    Study,
-    figures_type,
-    list_type,
-    open_results,
-)
-from transduce.studies.runner import in_turn, run_tasks, timed
+from transduce.studies.results import Cost, Count, Entry, Exponent, Figures, Results, Study, figures_type, list_type
+from transduce.studies.runner import Task, in_turn, run_tasks, timed
 
 KERNEL = 3
 WINDOW = 65  # r: itself and 32 on either side
@@ -267,10 +256,9 @@ def run_table1(out: Path) -> Results:
         "kernel": KERNEL, "window": WINDOW, "lengths": list(LENGTHS), "width": WIDTH, "widths": list(WIDTHS),
         "length": LENGTH, "counted": list(COUNT_LENGTHS), "repeats": REPEATS,
     }  # fmt: skip
-    results = open_results(out, STUDY, settings)
-    kinds = {kind.name: kind for kind in KINDS}
-    works = {name: partial(timed, measure, kind) for name, kind in kinds.items()}
-    return run_tasks(dict.fromkeys(kinds, {}), lambda: works, in_turn, results, report)
+    results = STUDY.open(out, settings)
+    tasks = [Task(kind.name, {}, partial(timed, measure, kind)) for kind in KINDS]
+    return run_tasks([task.name for task in tasks], lambda: tasks, in_turn, results, report)
 
 
 def measure(kind: LayerKind) -> Figures:

@@ -25,7 +25,6 @@ from transduce.studies.results import (
     changes_since,
     figures_type,
     list_type,
-    open_results,
 )
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
@@ -65,7 +64,7 @@ def run_table2(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
     if texts.test is None:
         raise UserError("--test: expected a test text, on which Table 2 evaluates the systems; give --test SRC REF")
     hashes = texts.read()
-    results = open_results(out, STUDY, {"scale": "small", "language": texts.language, **hashes})
+    results = STUDY.open(out, {"scale": "small", "language": texts.language, **hashes})
     with reported(results, report):
         if not rerun:
             refuse_outdated(trainings(), results)

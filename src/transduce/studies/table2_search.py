@@ -17,7 +17,7 @@ from transduce.config.recipes.studies.table2 import SHAPES, lr_factor
 from transduce.errors import UserError
 from transduce.evaluation.study_report import NOT_RUN, Report, Table, rows_table
 from transduce.studies.comparison import report_of
-from transduce.studies.results import Results, Study, open_results
+from transduce.studies.results import Results, Study
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
 from transduce.studies.trainings import TRAINING, TRANSLATION, Texts, Training
@@ -126,7 +126,7 @@ def run_search(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
     """
     if texts.test is not None:
         raise UserError("--test: must not be set with --search, which uses only the other texts; leave it out")
-    results = open_results(out, STUDY, {"language": texts.language, **texts.read()})
+    results = STUDY.open(out, {"language": texts.language, **texts.read()})
     with reported(results, report):
         while True:
             known = map(Candidate.training, _known(results))

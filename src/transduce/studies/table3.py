@@ -11,7 +11,7 @@ from typing import Literal
 
 from transduce.errors import UserError, nearest
 from transduce.evaluation.metrics import missing_scores
-from transduce.studies.results import Figures, Percent, Results, Study, figures_type, open_results
+from transduce.studies.results import Figures, Percent, Results, Study, figures_type
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.table3_report import LARGE, LARGE_BASE, PAPER, SIZES, recipe_of, report
@@ -112,7 +112,7 @@ def run_table3(
     """
     if scale == "paper" and (missing := missing_scores()):
         raise UserError(f"--scale=paper: expected the BLEU of the paper, bleu_compound_split; {missing}")
-    results = open_results(out, STUDY, {"scale": scale, "language": texts.language, **texts.read()})
+    results = STUDY.open(out, {"scale": scale, "language": texts.language, **texts.read()})
     refuse_outdated(_other_trainings(scale, selection, results), results)
     other_texts: dict[str, Texts] = {row: texts.large for row in (LARGE_BASE, *SIZES)} if texts.large else {}
     with reported(results, report):

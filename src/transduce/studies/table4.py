@@ -28,7 +28,7 @@ from transduce.parsing.linearize import TreeForm, linearize
 from transduce.parsing.trees import Tree, sentence_of
 from transduce.storage.atomic_folder import write_file
 from transduce.studies.comparison import as_points, not_run, report_of, rows_of, samples_of
-from transduce.studies.results import Count, Entry, Figures, Percent, Results, Study, figures_type, open_results
+from transduce.studies.results import Count, Entry, Figures, Percent, Results, Study, figures_type
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
 from transduce.studies.trainings import TRAINING, FilePair, Texts, Training
@@ -173,7 +173,7 @@ def run_table4(
     selection: `trainings()`, or others of its rows. jobs, rerun: as in `schedule.run_trainings`.
     """
     settings, trees = banks.read()
-    results = open_results(out, STUDY, settings)
+    results = STUDY.open(out, settings)
     with reported(results, report):
         folder = out / "runs" / "texts"
         variants = (Variant(), *VARIANTS.values())
