@@ -11,7 +11,7 @@ SIMILAR = 0.7  # of the sequences of both lines together, in both
 
 
 class NearCopies:
-    """The lines of test texts, without regard to case and punctuation. Each side is compared alone."""
+    """The lines of test texts, without regard to case and punctuation. Each side is compared separately."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._sizes = list[int]()  # the number of sequences of each line

@@ -1,4 +1,4 @@
-"""`transduce backtranslate`: make training pairs of text in the target language alone."""
+"""`transduce backtranslate`: make training pairs from text in only the target language."""
 
 import time
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def backtranslate(
     precision: AnyPrecision = None,
     engine: Engine = None,
 ) -> None:
-    r"""Make training pairs of text in the target language alone.
+    r"""Make training pairs from text in only the target language.
 
     A model of the other direction translates the text, and the rules of `transduce clean` drop bad pairs. The result is
     a corpus for `transduce train`. After an interruption, the same command continues.

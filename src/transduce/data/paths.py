@@ -1,7 +1,7 @@
 """The tokenizer of sound files and text: a source line is the path of a file, and a target line is text.
 
     source    the bytes of the path, each as the id that the tokenizer of the text has for it, then padding
-    target    ids of a tokenizer that was learned from the text alone
+    target    ids of a tokenizer that was learned from only the text
 
 So the samples of the sounds are not stored again. A batch reads the files that it needs (`family/tasks/speech.py`).
 With the padding each sound counts `SOUND_TOKENS` tokens, whatever the name of its folder is.

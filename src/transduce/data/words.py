@@ -91,7 +91,7 @@ class Words(TokenizerLike):
         """Return rows of ids in which each word, with probability `p`, has the id of its class.
 
         A row is a function of its ids, `p` and its key. So the classes of unknown words are learned from all words and
-        not from rare ones alone.
+        not only from rare ones.
         """
         lengths = np.array([len(row) for row in rows])
         ids = np.concatenate(rows)

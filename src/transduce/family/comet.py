@@ -103,7 +103,7 @@ class Comet(nn.Module):
         """Return the score (B,) of each translation.
 
         vectors: (B,D) of translations, sources and references; of translations and sources without references; or of
-        the joined texts alone.
+        only the joined texts.
         """
         first, *others = vectors
         features = [first]

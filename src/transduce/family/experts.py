@@ -152,7 +152,7 @@ class Experts(nn.Module):
         return mix(tokens, routing.gates).view_as(x)
 
     def _mix(self, tokens: Tensor, gates: Tensor) -> Tensor:
-        """Return the sum of the experts of each token, (n,D). Each expert computes its own tokens alone."""
+        """Return the sum of the experts of each token, (n,D). Each expert computes only its own tokens."""
         counts = (gates != 0).sum(dim=0).tolist()
         chosen = torch.nonzero_static(gates.T, size=sum(counts))[:, 1].split(counts)
         output = torch.zeros_like(tokens)

@@ -1,4 +1,4 @@
-"""Fill in the middle: how a decoder learns to insert (Bavarian et al. 2022, section 3), as a change of its texts alone.
+"""Fill in the middle: how a decoder learns to insert (Bavarian et al. 2022, section 3), as a change of only its texts.
 
     text    prefix middle suffix
     PSM     <PRE> prefix <SUF> suffix <MID> middle <END>

@@ -5,7 +5,7 @@
            decoder.onnx     ids (rows), the last token of each output, BOS at first; the outputs of the encoder; and
                             past.0.keys (rows, heads, past, d_k) and past.0.values of the earlier tokens, none at first
                             -> logits (rows, vocabulary), and present.0.keys and present.0.values, the next past
-           translate.py     greedy search by onnxruntime and numpy alone (`transduce.interop.onnx_translate`), if the
+           translate.py     greedy search with only onnxruntime and numpy (`transduce.interop.onnx_translate`), if the
                             tokenizer is of the kind bpe, whose rules it has
            transduce.json, tokenizer.json, README.md
 

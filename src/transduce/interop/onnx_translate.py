@@ -1,4 +1,4 @@
-"""Translate lines in greedy search, by onnxruntime and numpy alone: python translate.py < in.txt > out.txt"""
+"""Translate lines in greedy search, with only onnxruntime and numpy: python translate.py < in.txt > out.txt"""
 
 import functools
 import json

@@ -37,7 +37,7 @@ def on_device(name: str) -> Iterator[None]:
 def device(*, only_cpu: str = "") -> "torch.device":
     """Return the device for a new model.
 
-    only_cpu: what computes on the CPU alone, such as "precision='int8'". Raises UserError if a GPU was chosen for it.
+    only_cpu: what computes only on the CPU, such as "precision='int8'". Raises UserError if a GPU was chosen for it.
     """
     import torch
 
@@ -104,7 +104,7 @@ def training_precision() -> str:
 
 
 def refuse_gpu(why: str) -> None:
-    """Raise UserError if the user has chosen a GPU. why: what computes on the CPU alone."""
+    """Raise UserError if the user has chosen a GPU. why: what computes only on the CPU."""
     name = _chosen()
     if name not in ("auto", "cpu"):
         raise UserError(f"device={name}: expected cpu with {why}; leave it out")

@@ -72,7 +72,7 @@ void best_of(const Linear* output, const float* x, long n, long count, const int
 }
 
 // The same for the tokens of a shortlist: the `common` ones, and of row i those of own[i]. The sums of a row depend on its
-// own tokens alone.
+// own tokens only.
 void best_of_lists(const Tokens* common, const Tokens* const* own, const float* x, long n, long count, const int64_t* barred,
                    long n_barred, float* values, int64_t* ids) {
     best_among(*common, own, x, n, count, barred, n_barred, values, ids);

@@ -1,5 +1,5 @@
 // Attention over an index of rows, norms, and these with the products of products.h composed to the layers of an encoder or
-// decoder. Rows are independent of one another to the last bit. Included by search.h and kernels.cpp alone.
+// decoder. Rows are independent of one another to the last bit. Only search.h and kernels.cpp include it.
 
 #pragma once
 

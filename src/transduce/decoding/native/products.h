@@ -1,5 +1,5 @@
 // Products of matrices in int8 and fp32. Rows are independent of one another to the last bit: each sum runs over the inputs
-// in their order, whatever the number of rows. Included by kernels.cpp alone.
+// in their order, whatever the number of rows. Only kernels.cpp includes it.
 
 #pragma once
 

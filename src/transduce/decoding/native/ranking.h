@@ -1,4 +1,4 @@
-// The most likely tokens of rows by their logits, which are never all in memory. Included by kernels.cpp alone.
+// The most likely tokens of rows by their logits, which are never all in memory. Only kernels.cpp includes it.
 
 #pragma once
 

@@ -1,5 +1,5 @@
 // A whole search without constraints: what Beam of beam.py and Greedy of rows.py return, to the last bit, for sentences that
-// begin together. Included by kernels.cpp alone.
+// begin together. Only kernels.cpp includes it.
 
 #pragma once
 
@@ -13,7 +13,7 @@ namespace {
 
 struct Request {
     const Stack* stack;
-    Step step;  // with the embedding alone
+    Step step;  // with only the embedding
     Rows rows;  // with n sentences, `cross`, and `source`, of sentence i line i
     const Tokens* common;      // the tokens that all sentences choose from,
     const Tokens* const* own;  // and (unless null) those of each sentence
