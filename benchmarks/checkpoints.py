@@ -23,7 +23,7 @@ from transduce.data.vocabulary import CONTROLS
 from transduce.model import devices
 from transduce.model.build import build
 from transduce.storage.checkpoints import CheckpointWriter
-from transduce.storage.run_log import Log
+from transduce.storage.run_log import RunLog
 from transduce.training.state import TrainingState
 
 SAVES = 5
@@ -38,7 +38,7 @@ def measure(config: Config, folder: Path) -> str:
     stops = []
     writes = []
     processor = []
-    with closing(Log(folder, -1)) as log, CheckpointWriter(folder, log, print, config.train) as writer:
+    with closing(RunLog(folder, -1)) as log, CheckpointWriter(folder, log, print, config.train) as writer:
         for step in range(1, SAVES + 1):
             state.counters.step = step
             started_at = time.perf_counter()

@@ -37,7 +37,7 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.model import dropout, fused
 from transduce.model.transformer import Transformer
 from transduce.storage.checkpoints import CheckpointWriter
-from transduce.storage.run_log import Log
+from transduce.storage.run_log import RunLog
 from transduce.train import TranslationTask
 from transduce.training import gradients as gradients_module
 from transduce.training import loss
@@ -78,7 +78,7 @@ def checkpoint(config: ModelConfig, folder: Path) -> dict[str, float]:
     state = TrainingState(Transformer(config), TrainConfig(), record)
     stops, wholes = [], []
     folder.mkdir()
-    with closing(Log(folder, -1)) as log, CheckpointWriter(folder, log, print, TrainConfig()) as writer:
+    with closing(RunLog(folder, -1)) as log, CheckpointWriter(folder, log, print, TrainConfig()) as writer:
         for step in (1, 2, 3):
             state.counters.step = step
             began = time.perf_counter()

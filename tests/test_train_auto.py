@@ -78,10 +78,10 @@ def test_two_files_and_minutes_are_enough(
 def test_a_resumed_run_chooses_nothing_again_and_ends_the_same(
     text: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choices: list[auto.Choice] = []
+    choices: list[auto.ExplainedConfig] = []
     choose = run_choices.choose_for
 
-    def first_choice(*arguments: Any) -> auto.Choice:
+    def first_choice(*arguments: Any) -> auto.ExplainedConfig:
         choices.append(choices[0] if choices else choose(*arguments))
         return choices[-1]
 

@@ -35,7 +35,7 @@ from transduce.storage.checkpoints import CheckpointWriter, step_of
 from transduce.storage.model_card import model_card
 from transduce.storage.model_folder import LoadedModel, load_model, save_model
 from transduce.storage.more_tags import check_new_tags
-from transduce.storage.run_log import Log, evaluations
+from transduce.storage.run_log import RunLog, evaluations
 from transduce.storage.run_request import TrainRequest
 from transduce.storage.tensors import Tensors
 from transduce.storage.trackers import TrackerName
@@ -155,7 +155,7 @@ def session(run: Run, state: TrainingState, tracker: TrackerName | None = None) 
     step = state.counters.step
     is_new = step == 0 and state.counters.best_step is None
     with (
-        closing(Log(run.out if is_leader else None, -1 if is_new else step, tracker=tracker)) as log,
+        closing(RunLog(run.out if is_leader else None, -1 if is_new else step, tracker=tracker)) as log,
         TrainingProgress(config.max_steps, step, TASKS[config.task].unit, quiet=not is_leader) as progress,
         StopSignal() as stop,
         CheckpointWriter(run.out, log, progress.print_lines, config, None if is_new else step) as writer,

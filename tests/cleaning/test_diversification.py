@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.toy_task import CommandResult, Toy, write_lines
 
-from transduce.cleaning.diversification import OUTCOMES, Diversification, HeldOut, outcome
+from transduce.cleaning.diversification import OUTCOMES, Diversification, HeldOutSentences, outcome
 from transduce.data.text import is_blank, read_lines
 
-HELD_OUT = HeldOut(frozenset(["a test", ""]), frozenset(["ein Test", ""]))
+HELD_OUT = HeldOutSentences(frozenset(["a test", ""]), frozenset(["ein Test", ""]))
 
 line = st.sampled_from(["", " ", "\u200b", "a", " a", "b", "ein Test", "ein Test ", "a test", " a test"])
 pairs = st.tuples(line, line)

@@ -7,16 +7,18 @@ import pytest
 
 from transduce.config.overrides import OF_THE_TOKENIZER
 from transduce.config.recipes import RECIPES, auto
-from transduce.config.recipes.auto import Choice, Conditions, Text, Trial
+from transduce.config.recipes.auto import Conditions, ExplainedConfig, TextSize, Trial
 from transduce.config.schema import Config, TrainConfig
 from transduce.config.validation import problems
 from transduce.errors import UserError
 from transduce.training.optimizer import learning_rate
 
-CAPTIONS = Text(pairs=29_000, tokens=430_000, characters=84)
+CAPTIONS = TextSize(pairs=29_000, tokens=430_000, characters=84)
 
 
-def choose(text: Text, minutes: float | None, tokens_per_second: float = 10_000.0, evaluation: float = 5.0) -> Choice:
+def choose(
+    text: TextSize, minutes: float | None, tokens_per_second: float = 10_000.0, evaluation: float = 5.0
+) -> ExplainedConfig:
     """Choose on a machine on which a model of width 128 reads so many tokens a second; wider ones are slower."""
 
     def trial(config: Config) -> Trial:
@@ -27,7 +29,7 @@ def choose(text: Text, minutes: float | None, tokens_per_second: float = 10_000.
     return auto.choose(text, Conditions(minutes, "fp32", trial))
 
 
-def training_seconds(choice: Choice, text: Text, tokens_per_second: float, evaluation: float) -> float:
+def training_seconds(choice: ExplainedConfig, text: TextSize, tokens_per_second: float, evaluation: float) -> float:
     config = choice.config
     step = config.data.batch_tokens * (config.model.d_model / 128) ** 1.5 / tokens_per_second
     evaluations = config.train.max_steps // config.train.evaluate_every_steps
@@ -37,7 +39,7 @@ def training_seconds(choice: Choice, text: Text, tokens_per_second: float, evalu
 @pytest.mark.parametrize("minutes", [3, 9, 20, 60])
 @pytest.mark.parametrize("pairs", [5_000, 29_000, 227_000, 400_000])
 def test_a_training_takes_the_given_minutes(minutes: float, pairs: int) -> None:
-    text = Text(pairs, pairs * 15, 100)
+    text = TextSize(pairs, pairs * 15, 100)
     choice = choose(text, minutes)
     assert not problems(choice.config)
     seconds = training_seconds(choice, text, 10_000, 5)
@@ -48,13 +50,13 @@ def test_a_training_takes_the_given_minutes(minutes: float, pairs: int) -> None:
 
 def test_more_text_and_more_time_give_a_larger_model() -> None:
     def widths(minutes: float | None, pairs: tuple[int, ...], speed: float) -> list[int]:
-        return [choose(Text(n, n * 15, 100), minutes, speed).config.model.d_model for n in pairs]
+        return [choose(TextSize(n, n * 15, 100), minutes, speed).config.model.d_model for n in pairs]
 
     pairs = (1_000, 29_000, 227_000, 4_000_000)
     assert widths(None, pairs, 1e6) == [128, 128, 256, 512]
     assert widths(3, pairs[:3], 1e4) == [128, 128, 128]
     assert widths(60, pairs, 1e6) == [128, 128, 256, 512] and widths(60, pairs, 1e4)[3] < 512
-    vocabulary = [choose(Text(n, n * 15, 100), 60).config.data.vocab_size for n in pairs]
+    vocabulary = [choose(TextSize(n, n * 15, 100), 60).config.data.vocab_size for n in pairs]
     assert vocabulary == sorted(vocabulary)
 
 
@@ -76,14 +78,14 @@ def test_without_minutes_a_training_is_full_and_says_its_time() -> None:
 
 
 def test_time_that_a_text_cannot_use_is_not_used() -> None:
-    choice = choose(Text(2_000, 30_000, 80), 600)
-    assert training_seconds(choice, Text(2_000, 30_000, 80), 10_000, 5) < 60 * 60
+    choice = choose(TextSize(2_000, 30_000, 80), 600)
+    assert training_seconds(choice, TextSize(2_000, 30_000, 80), 10_000, 5) < 60 * 60
     assert "would not help" in choice.lines[-1]
     assert "expect a weak model" in choice.lines[1]
 
 
 def test_a_text_smaller_than_a_batch_is_read_as_often_as_others() -> None:
-    choice = choose(Text(1, 16, 30), 10)
+    choice = choose(TextSize(1, 16, 30), 10)
     assert choice.config.train.max_steps == 176 and "176 steps, 176.0 epochs" in choice.lines[2]
 
 
@@ -93,7 +95,7 @@ def test_too_little_time_is_refused_with_a_number_that_works() -> None:
     ):
         choose(CAPTIONS, 0.2)
     assert choose(CAPTIONS, 1)
-    millions = Text(3_000_000, 45_000_000, 100)
+    millions = TextSize(3_000_000, 45_000_000, 100)
     with pytest.raises(UserError, match=r"--minutes=3: expected at least 6 for"):
         choose(millions, 3)
     assert choose(millions, 6)
@@ -103,7 +105,7 @@ def test_too_little_time_is_refused_with_a_number_that_works() -> None:
     assert least > 24 * 60 and choose(millions, least, tokens_per_second=0.5)
 
 
-def choose_from(parent: Config, text: Text, minutes: float | None = None) -> Choice:
+def choose_from(parent: Config, text: TextSize, minutes: float | None = None) -> ExplainedConfig:
     return auto.choose_from(parent, text, Conditions(minutes, "fp32", lambda config: Trial(0.2, 5.0, 2_000_000)))
 
 
@@ -111,7 +113,7 @@ def choose_from(parent: Config, text: Text, minutes: float | None = None) -> Cho
 @pytest.mark.parametrize("pairs", [200, 10_000, 1_000_000])
 def test_a_training_from_a_model_keeps_it_and_learns_more_slowly(recipe: str, pairs: int) -> None:
     parent = RECIPES[recipe]()
-    text = Text(pairs, pairs * 15, 100)
+    text = TextSize(pairs, pairs * 15, 100)
     config = choose_from(parent, text).config
     assert not problems(config) and config.model == parent.model and config.search == parent.search
     kept = {name: getattr(parent.data, name) for name in OF_THE_TOKENIZER}
@@ -129,7 +131,7 @@ def test_a_training_from_a_model_keeps_it_and_learns_more_slowly(recipe: str, pa
 
 
 def test_a_training_from_a_model_takes_the_given_minutes() -> None:
-    choice = choose_from(RECIPES["mixture"](), Text(227_000, 3_400_000, 100), 20)
+    choice = choose_from(RECIPES["mixture"](), TextSize(227_000, 3_400_000, 100), 20)
     train = choice.config.train
     seconds = train.max_steps * 0.2 + (train.max_steps // train.evaluate_every_steps + 2) * 5 + 15 + 20
     assert 0.9 < seconds / 60 / 20 < 1.05

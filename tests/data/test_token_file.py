@@ -44,7 +44,7 @@ def test_offsets_past_32_bits(tmp_path: Path, tokenizer: Tokenizer) -> None:
             file.seek(hole)
             file.write(line)
     contents = Contents("ab" * 32, (str(texts[0]), str(texts[1])), first=0, pairs=1, token_bytes=2)
-    job = tokenize_corpus.Job(
+    job = tokenize_corpus.TokenFileJob(
         str(tmp_path / "part"), contents, (hole, hole), tuple(path.stat().st_size for path in texts)
     )
     tokenize_corpus.run_job(job, tokenizer)

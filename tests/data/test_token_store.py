@@ -283,7 +283,7 @@ def test_a_killed_worker_is_reported(
     """The kernel kills a process when memory runs out. The next `open_store` writes the missing files."""
     monkeypatch.setattr(tokenize_corpus, "cores", lambda: 2)
 
-    def die(worker: tokenize_corpus._Worker, job: tokenize_corpus.Job) -> None:
+    def die(worker: tokenize_corpus._Worker, job: tokenize_corpus.TokenFileJob) -> None:
         if job.contents.first == 21:
             worker.process.kill()
         worker._send(job)

@@ -18,7 +18,7 @@ from transduce.errors import UserError
 from transduce.storage import checkpoints as module
 from transduce.storage.atomic_folder import write_folder
 from transduce.storage.checkpoints import MAX_FAILED_SAVES, Checkpoint, CheckpointWriter, checkpoints, step_of
-from transduce.storage.run_log import Log, read_log
+from transduce.storage.run_log import RunLog, read_log
 
 KEEPS_TWO = TrainConfig(keep_checkpoints=2, checkpoint_every_steps=10)
 
@@ -26,7 +26,7 @@ KEEPS_TWO = TrainConfig(keep_checkpoints=2, checkpoint_every_steps=10)
 class Run:
     """A run with a log and a checkpoint writer, which records snapshots and printed lines."""
 
-    def __init__(self, folder: Path, log: Log) -> None:
+    def __init__(self, folder: Path, log: RunLog) -> None:
         self.folder, self.log = folder, log
         self.lines: list[str] = []
         self.snapshots: list[int] = []
@@ -51,7 +51,7 @@ class Run:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
-    with closing(Log(tmp_path, 0)) as log:
+    with closing(RunLog(tmp_path, 0)) as log:
         run = Run(tmp_path, log)
         with run.writer:
             yield run

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from transduce.errors import UserError
-from transduce.storage.run_log import Log, read_log
+from transduce.storage.run_log import RunLog, read_log
 
 
 def write(run: Path, *lines: str) -> Path:
@@ -19,7 +19,7 @@ def write(run: Path, *lines: str) -> Path:
 
 
 def test_reports_are_read_in_order(tmp_path: Path) -> None:
-    log = Log(tmp_path, 0)
+    log = RunLog(tmp_path, 0)
     log.report(100, {"loss": 5.25, "lr": 1e-4, "epoch": 0})
     log.report(100, {"valid_loss": 4.0, "note": "déjà vu\n", "nothing": None})
     log.close()
@@ -32,7 +32,7 @@ def test_reports_are_read_in_order(tmp_path: Path) -> None:
 
 
 def test_each_report_can_be_read_at_once(tmp_path: Path) -> None:
-    log = Log(tmp_path, 0)
+    log = RunLog(tmp_path, 0)
     for step in (1, 2, 3):
         log.report(step, {"loss": 1.0})
         assert [line["step"] for line in read_log(tmp_path)] == list(range(1, step + 1))
@@ -40,7 +40,7 @@ def test_each_report_can_be_read_at_once(tmp_path: Path) -> None:
 
 
 def test_reports_while_another_thread_flushes_are_complete(tmp_path: Path) -> None:
-    log = Log(tmp_path, 0)
+    log = RunLog(tmp_path, 0)
     log.file = SlowFile(log.file)
     thread = threading.Thread(target=lambda: [log.sync() for _ in range(20)])
     thread.start()
@@ -67,7 +67,7 @@ class SlowFile:
 
 def test_a_run_without_a_log_has_no_reports(tmp_path: Path) -> None:
     assert read_log(tmp_path) == []
-    Log(tmp_path, 0).close()
+    RunLog(tmp_path, 0).close()
     assert read_log(tmp_path) == [] and (tmp_path / "log.jsonl").read_bytes() == b""
 
 
@@ -75,7 +75,7 @@ def test_a_run_without_a_log_has_no_reports(tmp_path: Path) -> None:
 def test_a_resumed_run_removes_later_lines(tmp_path: Path, after_step: int, count: int) -> None:
     lines = ['{"step":10,"loss":3}\n', '{"step":10, "valid_loss": 2.50}\n', '{"step":20}\n', '{"step":30}\n']
     path = write(tmp_path, *lines)
-    log = Log(tmp_path, after_step)
+    log = RunLog(tmp_path, after_step)
     assert path.read_text(encoding="utf-8") == "".join(lines[:count])  # byte for byte
     log.report(after_step + 5, {"loss": 1.0})
     log.close()
@@ -86,7 +86,7 @@ def test_a_resumed_run_removes_later_lines(tmp_path: Path, after_step: int, coun
 def test_an_incomplete_last_line_is_skipped(tmp_path: Path, fragment: str) -> None:
     write(tmp_path, '{"step":10}\n', '{"step":20}\n', fragment)
     assert [line["step"] for line in read_log(tmp_path)] == [10, 20]
-    log = Log(tmp_path, 99)
+    log = RunLog(tmp_path, 99)
     log.report(40, {})
     log.close()
     assert [line["step"] for line in read_log(tmp_path)] == [10, 20, 40]
@@ -98,12 +98,12 @@ def test_a_foreign_line_is_refused_with_its_number(tmp_path: Path, line: str) ->
     with pytest.raises(UserError, match=r"log\.jsonl:2: expected a JSON object with a step; remove this line"):
         read_log(tmp_path)
     with pytest.raises(UserError, match=r"log\.jsonl:2"):
-        Log(tmp_path, 0)
+        RunLog(tmp_path, 0)
     assert (tmp_path / "log.jsonl").read_bytes() == before
 
 
 def test_nan_and_infinity_are_null(tmp_path: Path) -> None:
-    log = Log(tmp_path, 0)
+    log = RunLog(tmp_path, 0)
     log.report(1, {"loss": float("nan"), "norm": float("inf")})
     log.close()
     assert read_log(tmp_path) == [{"step": 1, "loss": None, "norm": None}]
@@ -122,7 +122,7 @@ class FullTracker:
 
 
 def test_a_tracker_that_cannot_write_does_not_stop_a_training(tmp_path: Path) -> None:
-    log = Log(tmp_path, 0)
+    log = RunLog(tmp_path, 0)
     log.tracker = FullTracker()
     log.report(1, {"loss": 1.5})
     log.close()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from transduce.errors import UserError
-from transduce.storage.run_log import Log
+from transduce.storage.run_log import RunLog
 from transduce.storage.trackers import tracker_problems
 
 
@@ -24,7 +24,7 @@ def test_a_tracker_is_imported_only_if_it_is_used(name: str, tmp_path: Path, mon
     monkeypatch.setattr("transduce.storage.trackers.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     monkeypatch.setitem(sys.modules, "trackio", None)
-    log = Log(tmp_path, 0)
+    log = RunLog(tmp_path, 0)
     log.report(1, {"loss": 1.0})
     log.close()
     assert not (tmp_path / "tensorboard").exists()
@@ -47,7 +47,7 @@ def test_tensorboard_gets_the_numbers(tmp_path: Path, monkeypatch: pytest.Monkey
             calls.append(("closed",))
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module("torch.utils.tensorboard", SummaryWriter=Writer))
-    log = Log(tmp_path, 40, tracker="tensorboard")
+    log = RunLog(tmp_path, 40, tracker="tensorboard")
     log.report(50, {"loss": 1.5, "epoch": 2, "name": "x", "absent": None})
     log.close()
     assert calls == [(str(tmp_path / "tensorboard"), 41), ("loss", 1.5, 50), ("epoch", 2, 50), ("closed",)]
@@ -58,11 +58,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from transduce.storage.run_log import Log
+from transduce.storage.run_log import RunLog
 
 run = Path(sys.argv[1])
 for after_step, step in ((-1, 10), (10, 20)):
-    log = Log(run, after_step, tracker="trackio")
+    log = RunLog(run, after_step, tracker="trackio")
     log.report(step, {"loss": step / 4, "name": "x"})
     log.close()
 
@@ -90,4 +90,4 @@ def test_a_folder_that_trackio_cannot_write_is_a_mistake(tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "trackio", module("trackio", init=init))
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(UserError, match="--tracker=trackio: expected a database that trackio can write .*TRACKIO_DIR"):
-        Log(tmp_path, 0, tracker="trackio")
+        RunLog(tmp_path, 0, tracker="trackio")

@@ -25,7 +25,7 @@ from transduce.storage.checkpoints import (
     save_checkpoint,
     step_of,
 )
-from transduce.storage.run_log import Log, read_log
+from transduce.storage.run_log import RunLog, read_log
 
 ERRORS = [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EFBIG]
 
@@ -164,7 +164,7 @@ def test_reports_that_a_full_disk_refused_are_written_later(tmp_path: Path, monk
     for room in range(60):
         run = tmp_path / str(room)
         run.mkdir()
-        log = Log(run, 0)
+        log = RunLog(run, 0)
         log.report(1, {"loss": 1.5})
         log.file = FullAfter(log.file, room)
         for step in (2, 3):

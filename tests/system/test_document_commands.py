@@ -18,7 +18,7 @@ from support.whisper_folder import noise, write_whisper
 
 from transduce import Config, DataConfig, ModelConfig, TrainConfig
 from transduce.config import recipes
-from transduce.config.recipes.auto import Choice
+from transduce.config.recipes.auto import ExplainedConfig
 from transduce.storage import run_choices
 
 PAGES = ["README.md", "docs/guide.md"]  # these train the model that they use
@@ -51,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in recipes.RECIPES:
         monkeypatch.setitem(recipes.RECIPES, name, tiny)
-    monkeypatch.setattr(run_choices, "choose_for", lambda *_, **__: Choice(tiny(), []))
+    monkeypatch.setattr(run_choices, "choose_for", lambda *_, **__: ExplainedConfig(tiny(), []))
     return tmp_path
 
 

@@ -17,14 +17,14 @@ OUTCOMES = ("kept", "blank", "held out", "repeated", "copied")
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutSentences:
     """The sources and the targets of the text for validation and tests. White space around lines does not count."""
 
     sources: frozenset[str]
     targets: frozenset[str]
 
     @classmethod
-    def read(cls, files: Iterable[tuple[StrPath, StrPath]]) -> "HeldOut":
+    def read(cls, files: Iterable[tuple[StrPath, StrPath]]) -> "HeldOutSentences":
         """Read pairs of line-aligned files."""
         pairs = [pair for names in files for pair in read_pairs(*names)]
         return cls(frozenset(src.strip() for src, _ in pairs), frozenset(tgt.strip() for _, tgt in pairs))
@@ -47,7 +47,7 @@ class Diversification:
     tgt: StrPath
     forward: Sequence[StrPath]
     backward: Sequence[StrPath]
-    held_out: HeldOut
+    held_out: HeldOutSentences
     counts: list[dict[str, int]] = field(init=False)
 
     def pairs(self) -> Iterator[Pair]:
@@ -87,7 +87,7 @@ class Diversification:
             raise empty(names[0], names[1])
 
 
-def outcome(new: Pair, earlier: Sequence[Pair], held_out: HeldOut) -> str:
+def outcome(new: Pair, earlier: Sequence[Pair], held_out: HeldOutSentences) -> str:
     """Return what happens to a new pair: one of OUTCOMES. earlier: the pairs of the same line, without space around."""
     src, tgt = new[0].strip(), new[1].strip()
     if is_blank(src) or is_blank(tgt):

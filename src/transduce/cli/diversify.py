@@ -55,7 +55,7 @@ def diversify(
         --backward backward/model --held-out test.en test.de \
         --output diverse.en diverse.de
     """
-    from transduce.cleaning.diversification import Diversification, HeldOut
+    from transduce.cleaning.diversification import Diversification, HeldOutSentences
     from transduce.storage.atomic_folder import remove
 
     translations = [*(forward or []), *(backward or [])]
@@ -63,7 +63,7 @@ def diversify(
         raise UserError("--forward: expected a file with translations; give --forward, --backward or both")
     held_out_paths = [path for pair in held_out for path in pair]
     check_outputs({"--output": output}, [src, tgt, *translations, *held_out_paths])
-    held_out_lines = HeldOut.read(held_out)
+    held_out_lines = HeldOutSentences.read(held_out)
     of_src, of_tgt = ([path for path in paths or [] if not path.is_dir()] for paths in (forward, backward))
     Diversification(src, tgt, of_src, of_tgt, held_out_lines).check()  # before a model makes the others
     folders: list[Path] = []

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from transduce.config.recipes.auto import Text
+from transduce.config.recipes.auto import TextSize
 from transduce.data.corpora import Corpus, read_pairs
 from transduce.errors import UserError
 
@@ -10,7 +10,7 @@ EVERY = 11  # every eleventh pair is measured; a prime, since a text may repeat 
 UNSPACED = 12.0  # characters between two spaces: 6 to 8 in most languages, 20 and more in Japanese or Thai
 
 
-def measure(corpora: Sequence[Corpus]) -> Text:
+def measure(corpora: Sequence[Corpus]) -> TextSize:
     """Return the size of the text in `corpora`. Reads all of it. Raises UserError if it has no pair."""
     n_pairs = n_tokens = 0.0
     n_sampled = n_equal = n_blank = 0
@@ -35,7 +35,7 @@ def measure(corpora: Sequence[Corpus]) -> Text:
         n_tokens += tokens * each
     if not n_sampled:
         raise UserError(f"{', '.join(corpus.name for corpus in corpora)}: expected at least one pair of sentences")
-    return Text(
+    return TextSize(
         max(1, round(n_pairs)), max(1, round(n_tokens)), len(characters), n_equal / n_sampled, n_blank / n_sampled
     )
 

@@ -1,6 +1,6 @@
 """Tokenize the training text: scan it, divide it into jobs, and run them on all cores.
 
-    text -> TextScan: lines, SHA-256, the first byte of each job -> Job, ... -> a process each -> token files
+    text -> TextScan: lines, SHA-256, the first byte of each job -> TokenFileJob, ... -> a process each -> token files
 
 The corpus is never in memory as a whole. After a kill, only the token files that are missing are written.
 """
@@ -128,7 +128,7 @@ def _scan(path: Path) -> TextScan:
 
 
 @dataclass(frozen=True)
-class Job:
+class TokenFileJob:
     """The work for one token file: tokenize the lines of both texts from byte `begins` to byte `ends` of each."""
 
     path: str
@@ -143,7 +143,7 @@ class Job:
         return BYTES_PER_PAIR * self.contents.pairs + text_bytes * self.contents.token_bytes // BYTES_PER_TOKEN
 
 
-def plan_jobs(scan: CorpusScan, folder: Path, key: str, token_bytes: int) -> list[Job]:
+def plan_jobs(scan: CorpusScan, folder: Path, key: str, token_bytes: int) -> list[TokenFileJob]:
     """Return the jobs that write the token files of a corpus to `folder`, under the key of a store."""
     src, tgt = scan
     jobs = []
@@ -151,19 +151,19 @@ def plan_jobs(scan: CorpusScan, folder: Path, key: str, token_bytes: int) -> lis
         first = number * FILE_PAIRS
         contents = Contents(key, (src.path, tgt.path), first, min(FILE_PAIRS, src.lines - first), token_bytes)
         begins, ends = ((src.starts[n], tgt.starts[n]) for n in (number, number + 1))
-        jobs.append(Job(str(folder / f"part-{number:05}"), contents, begins, ends))
+        jobs.append(TokenFileJob(str(folder / f"part-{number:05}"), contents, begins, ends))
     return jobs
 
 
 # ---- encoding ----------------------------------------------------------------------------------------------------
 
 
-def run_job(job: Job, tokenizer: TokenizerLike) -> None:
+def run_job(job: TokenFileJob, tokenizer: TokenizerLike) -> None:
     """Encode the lines of a job and write its token file."""
     write_token_file(Path(job.path), job.contents, _encode(job, tokenizer))
 
 
-def _encode(job: Job, tokenizer: TokenizerLike) -> Iterator[NewPair]:
+def _encode(job: TokenFileJob, tokenizer: TokenizerLike) -> Iterator[NewPair]:
     """Yield the pairs of a job. A blank side gets no ids, so training skips the pair."""
     count = 0
     for pairs in _chunks(job):
@@ -190,7 +190,7 @@ def _has_text(line: str, tokenizer: TokenizerLike) -> bool:
     return not text.is_blank(tokenizer.split_tag(line)[1])
 
 
-def _chunks(job: Job) -> Iterator[list[tuple[tuple[int, int, str], ...]]]:
+def _chunks(job: TokenFileJob) -> Iterator[list[tuple[tuple[int, int, str], ...]]]:
     """Yield lists of pairs of a job, at most `CHUNK_PAIRS` each. A side of a pair is (begin, end, line)."""
     sides = (
         text.spanned_lines(path, begin, end, first=job.contents.first + 1)
@@ -212,7 +212,7 @@ def _chunks(job: Job) -> Iterator[list[tuple[tuple[int, int, str], ...]]]:
 # ---- all cores ---------------------------------------------------------------------------------------------------
 
 
-def run_jobs(jobs: Sequence[Job], tokenizer: TokenizerLike) -> None:
+def run_jobs(jobs: Sequence[TokenFileJob], tokenizer: TokenizerLike) -> None:
     """Run the jobs, in one process per core. If several jobs fail, raise the error that is first in the text."""
     count = min(len(jobs), cores())
     bar = {"description": "preparing the text", "console": Console(stderr=True), "disable": not sys.stderr.isatty()}
@@ -242,7 +242,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _run_in_idle_worker(idle: "queue.SimpleQueue[_Worker]", job: Job) -> None:
+def _run_in_idle_worker(idle: "queue.SimpleQueue[_Worker]", job: TokenFileJob) -> None:
     """Wait for an idle worker process, and run the job in it."""
     worker = idle.get()
     try:
@@ -264,7 +264,7 @@ class _Worker:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self._send(tokenizer.to_json())
 
-    def run(self, job: Job) -> None:
+    def run(self, job: TokenFileJob) -> None:
         """Run a job in the process, and raise its errors here."""
         self._send(job)
 
@@ -305,7 +305,7 @@ def _serve() -> None:
             if tokenizer is None:
                 tokenizer = Tokenizer.from_json(decode_names(line, str))
             else:
-                run_job(decode_names(line, Job), tokenizer)
+                run_job(decode_names(line, TokenFileJob), tokenizer)
         except UserError as error:
             answer = ["UserError", *error.args]
         except OSError as error:

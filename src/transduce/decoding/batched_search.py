@@ -29,7 +29,7 @@ from transduce.errors import is_out_of_memory
 BATCH_TOKENS = {"cpu": 8_192, "cuda": 65_536, "mps": 8_192}
 
 
-class Batches(NamedTuple):
+class BatchPlan(NamedTuple):
     """The indices of the sources of each batch. n_threads: number of batches to search at a time."""
 
     members: Sequence[Sequence[int]]
@@ -74,11 +74,11 @@ class SearchBackend(ABC, Generic[State]):
         """Be in inference mode."""
         return torch.inference_mode()
 
-    def batches(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> Batches:
+    def batches(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> BatchPlan:
         """Return the sources in batches that are searched together."""
         n_threads = torch.get_num_threads() if self.gains_by_threads else 1
         lengths, most = [len(source) for source in sources], BATCH_TOKENS[self.device.type]
-        return Batches([*length_batches(lengths, settings.beam_size, most, n_threads)], n_threads)
+        return BatchPlan([*length_batches(lengths, settings.beam_size, most, n_threads)], n_threads)
 
 
 def search_all(
@@ -159,10 +159,10 @@ class _Work:
 Output = TypeVar("Output")
 Result = TypeVar("Result")
 Work = Callable[[Sequence[int]], Result]  # the indices of the members of a batch -> the result of the batch
-Search = Callable[[Sequence[int]], list[Output]]  # the indices of the members of a batch -> their outputs
+BatchSearch = Callable[[Sequence[int]], list[Output]]  # the indices of the members of a batch -> their outputs
 
 
-def search_batches(search: Search[Output], batches: Batches) -> list[Output]:
+def search_batches(search: BatchSearch[Output], batches: BatchPlan) -> list[Output]:
     """Return the outputs of all members of the batches, by index. The batch must change no output.
 
     Where memory runs out, a batch is searched half by half.

@@ -52,7 +52,7 @@ ARGUMENTS = {"search_steps": [POINTER, INTEGER], "search_outputs": [POINTER, POI
 
 
 @dataclass(frozen=True)
-class Choice:
+class TokenAddresses:
     """The tokens that sentences choose from, as addresses of C structs.
 
     common: of all sentences. own: (B,) of each sentence, in addition; None: none.
@@ -85,13 +85,13 @@ class CompiledSearch:
             getattr(self.library, name).argtypes, getattr(self.library, name).restype = arguments, INTEGER
 
     def __call__(
-        self, state: CpuCache, request: Request, n_best: int, choice: Choice | None = None
+        self, state: CpuCache, request: Request, n_best: int, tokens: TokenAddresses | None = None
     ) -> list[list[Hypothesis]]:
         """Return what `Rows.search` returns for `state`, which is before its first token, one row for each sentence.
 
-        choice: None: all tokens.
+        tokens: None: all tokens.
         """
-        choice = choice or Choice(ctypes.addressof(self.tokens))
+        tokens = tokens or TokenAddresses(ctypes.addressof(self.tokens))
         settings, eos = request.search, request.eos
         max_lengths = np.array(request.max_lengths, dtype=np.int64)
         barred = np.array([*request.banned, eos], dtype=np.int64)
@@ -103,10 +103,10 @@ class CompiledSearch:
         rows = CRows(len(max_lengths), None, None, ctypes.addressof(tables), CVisible(), lines)
         n_candidates = 2 * settings.beam_size if settings.beam_size > 1 else 1
         lookahead = -1 if settings.lookahead is None else settings.lookahead
-        own = None if choice.own is None else choice.own.data_ptr()
+        own = None if tokens.own is None else tokens.own.data_ptr()
         numbers = settings.beam_size, n_best, n_candidates, request.bos, eos, settings.min_tokens, lookahead
         arrays = barred.ctypes.data, len(barred), max_lengths.ctypes.data, request.penalties.ctypes.data
-        asked = CRequest(self.decoder.address, step, rows, choice.common, own, *numbers, *arrays)
+        asked = CRequest(self.decoder.address, step, rows, tokens.common, own, *numbers, *arrays)
         search = self.library.search_begin(ctypes.addressof(asked))
         if not search:
             raise MemoryError

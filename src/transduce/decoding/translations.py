@@ -22,7 +22,7 @@ from transduce.decoding.options import DecodingOptions, Loops
 from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.segmentation import Segment
 
-Search = Callable[[Sequence[Sequence[int]], SearchConfig, Constraint | None], Outputs]
+SegmentSearch = Callable[[Sequence[Sequence[int]], SearchConfig, Constraint | None], Outputs]
 
 NO_PHRASES: Mapping[int, PhraseList] = {}
 LEAST_REPEATS = 5  # of the same tokens one after the other; a loop also has twice as many as its source
@@ -62,7 +62,7 @@ def is_loop(source: Sequence[int], output: Sequence[int]) -> bool:
 
 
 def without_loops(
-    search: Search,
+    search: SegmentSearch,
     sources: Sequence[Sequence[int]],
     settings: SearchConfig,
     constraint: Constraint | None,

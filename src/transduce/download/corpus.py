@@ -44,7 +44,7 @@ HEADINGS = {
 
 
 @dataclass(frozen=True)
-class Text:
+class CorpusFile:
     """A file of a corpus."""
 
     lines: int
@@ -59,7 +59,7 @@ class Summary:
     corpus: str
     archives: list[RemoteFile]
     pairs: dict[str, dict[str, int]]
-    texts: dict[str, Text]
+    texts: dict[str, CorpusFile]
 
 
 def download_corpus(name: str, out: Path, mirror: str | None = None) -> Summary:
@@ -118,7 +118,8 @@ def _write_texts(corpus: PublicCorpus, archives: dict[RemoteFile, Path], out: Pa
         for language, path in zip((corpus.src, corpus.tgt), members[test], strict=True):
             _write_test_set(path, out / f"{test.name}.{language}", test)
     texts = {
-        name: Text(count_lines(out / name), (out / name).stat().st_size, file_sha256(out / name)) for name in names
+        name: CorpusFile(count_lines(out / name), (out / name).stat().st_size, file_sha256(out / name))
+        for name in names
     }
     remove(unpacked)  # before the summary, which marks the corpus as complete
     summary = Summary(corpus.name, corpus.archives, pairs, texts)

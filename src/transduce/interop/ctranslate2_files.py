@@ -54,7 +54,7 @@ class Variable:
 
 
 @dataclass
-class Contents:
+class ModelVariables:
     """The variables of model.bin by name, and for each alias the name of its variable."""
 
     variables: dict[str, Variable] = field(default_factory=dict)
@@ -201,11 +201,11 @@ def _compare_json(expected: object, file: IO[bytes]) -> None:
 
 def _compare_weights(config: Config, file: IO[bytes]) -> None:
     """Raise _Misfit for the first difference. Each array is stored in fp32, or all weights are in int8 with scales."""
-    contents = _read(file)
+    stored = _read(file)
     numbers = expected_numbers(config.model)
     shapes = expected_shapes(config)
-    variables = contents.variables
-    aliases = contents.aliases
+    variables = stored.variables
+    aliases = stored.aliases
     is_int8 = any(variable.type == INT8 and variable.shape for variable in variables.values())
     expected: dict[str, Variable] = dict(numbers)
     for name, shape in shapes.items():
@@ -228,22 +228,22 @@ def _compare_weights(config: Config, file: IO[bytes]) -> None:
 # ---- the file ----------------------------------------------------------------------------------------------------
 
 
-def _read(file: IO[bytes]) -> Contents:
+def _read(file: IO[bytes]) -> ModelVariables:
     """Return the variables and aliases in a file. Raises _Misfit if it is not complete, or has further bytes."""
     head = {"version": _number(file, "<I"), "model": _string(file), "revision": _number(file, "<I")}
     expected = {"version": VERSION, "model": MODEL, "revision": REVISION}
     for name, value in expected.items():
         if head[name] != value:
             raise _Misfit(f"its {name} is {head[name]!r}, not {value!r}")
-    contents = Contents()
+    stored = ModelVariables()
     for _ in range(_count(file)):
         name = _string(file)
-        _add(contents.variables, name, _variable(file, name))
+        _add(stored.variables, name, _variable(file, name))
     for _ in range(_count(file)):
-        _add(contents.aliases, _string(file), _string(file))
+        _add(stored.aliases, _string(file), _string(file))
     if file.read(1):
         raise _Misfit("it has further bytes")
-    return contents
+    return stored
 
 
 def _count(file: IO[bytes]) -> int:

@@ -22,7 +22,7 @@ from transduce.storage.atomic_folder import (
     remove_unfinished,
     write_folder,
 )
-from transduce.storage.run_log import Log
+from transduce.storage.run_log import RunLog
 from transduce.storage.tensors import encode_tensors, read_tensors
 from transduce.training import distributed
 from transduce.training.state import Checkpoint, check_state
@@ -174,7 +174,12 @@ class CheckpointWriter:
     """
 
     def __init__(
-        self, run: Path, log: Log, print_lines: Callable[[list[str]], None], train: TrainConfig, step: int | None = None
+        self,
+        run: Path,
+        log: RunLog,
+        print_lines: Callable[[list[str]], None],
+        train: TrainConfig,
+        step: int | None = None,
     ) -> None:
         self.run = run
         self.log = log

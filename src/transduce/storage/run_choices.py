@@ -75,7 +75,7 @@ def _line_of(held_out: HeldOut) -> str:
     return f"no --valid: {held_out.n_valid:,} pairs of the training text are held out for it, in {held_out.valid.name}"
 
 
-def _choose(request: TrainRequest, parent: Config | None) -> auto.Choice:
+def _choose(request: TrainRequest, parent: Config | None) -> auto.ExplainedConfig:
     """Return the configuration of a run. parent: the configuration of the model of --from."""
     texts = [request.valid_corpus, *([request.old_corpus] if request.old_corpus else [])]
     n_valid = sum(1 for text in texts for _ in read_pairs(text))
@@ -90,7 +90,7 @@ def choose_for(
     settings: Sequence[str] = (),
     n_valid: int | None = None,
     parent: Config | None = None,
-) -> auto.Choice:
+) -> auto.ExplainedConfig:
     """Return the configuration that `auto` chooses for a text on this machine.
 
     minutes: time of the whole training; None: a full training. settings: overrides that the training will have.
@@ -113,7 +113,7 @@ def choose_for(
     return auto.choose(text, conditions) if parent is None else auto.choose_from(parent, text, conditions)
 
 
-def _ended(request: TrainRequest, n_valid: int, parent: Config | None) -> auto.Choice:
+def _ended(request: TrainRequest, n_valid: int, parent: Config | None) -> auto.ExplainedConfig:
     """Return the configuration of `request` with the number of steps that fits into its minutes."""
     assert request.minutes is not None
     text = measure(request.corpora)
@@ -123,7 +123,7 @@ def _ended(request: TrainRequest, n_valid: int, parent: Config | None) -> auto.C
     steps = auto.steps_within(request.minutes, text, speed)
     train = auto.scheduled(config.train, steps, auto.evaluations(steps, speed))
     config = dataclasses.replace(config, train=train)
-    return auto.Choice(config, auto.of_time(text, config, speed, request.minutes))
+    return auto.ExplainedConfig(config, auto.of_time(text, config, speed, request.minutes))
 
 
 # ---- more time for a finished run --------------------------------------------------------------------------------

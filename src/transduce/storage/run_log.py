@@ -17,7 +17,7 @@ Value = int | float | str | None
 LogLine = dict[str, Any]  # of log.jsonl: values by name
 
 
-class Log:
+class RunLog:
     """Appends reports to RUN/log.jsonl, and flushes each one.
 
     run: the folder of the run; None on ranks that do not write the log. after_step: lines of later steps are removed

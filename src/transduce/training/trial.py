@@ -6,7 +6,7 @@ import time
 import numpy as np
 import torch
 
-from transduce.config.recipes.auto import Text, Trial
+from transduce.config.recipes.auto import TextSize, Trial
 from transduce.config.schema import Config
 from transduce.data.batches import Batch, collate
 from transduce.data.vocabulary import CONTROLS
@@ -24,7 +24,7 @@ SLOW = 8.0  # seconds of a whole step that no trial waits for
 DECODED = 1.2  # time to translate and score a token, in the time that training takes for one
 
 
-def run_trial(config: Config, text: Text, n_valid: int) -> Trial:
+def run_trial(config: Config, text: TextSize, n_valid: int) -> Trial:
     """Train a model of `config` for about two seconds on random tokens, in sentences as long as the text's.
 
     n_valid: number of pairs that an evaluation will have.

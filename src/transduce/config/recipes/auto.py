@@ -58,7 +58,7 @@ SECONDS_PER_TOKEN = 6e-6  # to learn the tokenizer and to apply it, for each tok
 
 
 @dataclass(frozen=True)
-class Text:
+class TextSize:
     """The size of a training text.
 
     pairs: number of pairs of an epoch, by the weights, without blank ones. tokens: estimated tokens of the longer side
@@ -110,8 +110,8 @@ class Conditions:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What `choose` found. lines: what it chose, and why."""
+class ExplainedConfig:
+    """The configuration that `choose` returns. lines: what it chose, and why."""
 
     config: Config
     lines: list[str]
@@ -125,10 +125,10 @@ def start() -> Config:
 
     Time: --minutes, or what the first lines of the training say.
     """
-    return configure(SIZES[0][1], Text(60_000, 800_000, 100), steps=4_500, precision="fp32")
+    return configure(SIZES[0][1], TextSize(60_000, 800_000, 100), steps=4_500, precision="fp32")
 
 
-def choose(text: Text, conditions: Conditions) -> Choice:
+def choose(text: TextSize, conditions: Conditions) -> ExplainedConfig:
     """Return the configuration of a training of `text`.
 
     The largest model for which there is enough text is tried first. If the time is too short for it, a smaller one is.
@@ -147,11 +147,11 @@ def choose(text: Text, conditions: Conditions) -> Choice:
         steps = min(most_steps, _useful_steps(text, full_tokens, size.batch_tokens, minutes))
         config = configure(size, text, steps=steps, precision=precision, evaluations=evaluations(steps, speed))
         config = conditions.complete(config)
-        return Choice(config, [*_of_text(text, config), *of_time(text, config, speed, minutes)])
+        return ExplainedConfig(config, [*_of_text(text, config), *of_time(text, config, speed, minutes)])
     raise AssertionError("the smallest size ends the loop")
 
 
-def choose_from(parent: Config, text: Text, conditions: Conditions) -> Choice:
+def choose_from(parent: Config, text: TextSize, conditions: Conditions) -> ExplainedConfig:
     """Return the configuration of a training of `text` that starts with the weights of a model.
 
     parent: the configuration of that model. Raises UserError if the time is too short.
@@ -182,38 +182,38 @@ def choose_from(parent: Config, text: Text, conditions: Conditions) -> Choice:
         f"its pieces, and dropout {config.model.dropout:g}",
         f"highest learning rate {highest_rate(config):.1e}, {share if is_own else 'by your settings'}",
     ]
-    return Choice(config, [*lines, *_oddities(text), *of_time(text, config, speed, minutes)])
+    return ExplainedConfig(config, [*lines, *_oddities(text), *of_time(text, config, speed, minutes)])
 
 
-def steps_within(minutes: float, text: Text, trial: Trial) -> int:
+def steps_within(minutes: float, text: TextSize, trial: Trial) -> int:
     """Return the steps of a training that ends after `minutes`. Raises UserError if these are too short for it."""
     steps = _most_steps(minutes, text, trial)
     _check(minutes, steps, text, trial)
     return steps
 
 
-def _tokens(text: Text, epochs: int, least: int) -> int:
+def _tokens(text: TextSize, epochs: int, least: int) -> int:
     """Return the tokens of a full training, on each side: `epochs`, and at least `least` unless these are too many."""
     return max(epochs * text.tokens, min(least, MOST_EPOCHS * text.tokens))
 
 
-def _useful_steps(text: Text, full_tokens: int, batch_tokens: int, minutes: float | None) -> int:
+def _useful_steps(text: TextSize, full_tokens: int, batch_tokens: int, minutes: float | None) -> int:
     return math.ceil(full_tokens * (MOST_TIMES if minutes else 1) / _step_tokens(text, batch_tokens))
 
 
-def _step_tokens(text: Text, batch_tokens: int) -> float:
+def _step_tokens(text: TextSize, batch_tokens: int) -> float:
     """Return the tokens of a step, on each side. A step has no pair twice."""
     return min(FILLED * batch_tokens, text.tokens)
 
 
-def _check(minutes: float | None, steps: int, text: Text, trial: Trial) -> None:
+def _check(minutes: float | None, steps: int, text: TextSize, trial: Trial) -> None:
     if steps < FEWEST_STEPS:
         least = math.ceil(_seconds(text, FEWEST_STEPS, trial) / 60)
         name = "--minutes" if minutes is None else f"--minutes={minutes:g}"  # without it, a training ends after a day
         raise UserError(f"{name}: expected at least {least} for this text on this machine; give --minutes {least}")
 
 
-def _most_steps(minutes: float, text: Text, trial: Trial) -> int:
+def _most_steps(minutes: float, text: TextSize, trial: Trial) -> int:
     seconds = 60 * minutes - _seconds_without_steps(text, trial)
     most_evaluations = max(trial.evaluation, min(EVALUATED * seconds, EVALUATIONS * trial.evaluation))
     return int((seconds - most_evaluations) / trial.step)
@@ -248,7 +248,7 @@ def scheduled(train: TrainConfig, steps: int, evaluations: int) -> TrainConfig:
     )
 
 
-def configure(size: Size, text: Text, *, steps: int, precision: str, evaluations: int = EVALUATIONS) -> Config:
+def configure(size: Size, text: TextSize, *, steps: int, precision: str, evaluations: int = EVALUATIONS) -> Config:
     """Return the configuration for a size, a text, and a number of steps."""
     return Config(
         model=ModelConfig(
@@ -280,7 +280,7 @@ def configure(size: Size, text: Text, *, steps: int, precision: str, evaluations
 
 def configure_from(
     parent: Config,
-    text: Text,
+    text: TextSize,
     *,
     steps: int,
     precision: str,
@@ -337,7 +337,7 @@ def highest_rate(config: Config) -> float:
     return config.train.lr_factor / math.sqrt(config.model.d_model * config.train.warmup_steps)
 
 
-def of_time(text: Text, config: Config, trial: Trial, minutes: float | None) -> list[str]:
+def of_time(text: TextSize, config: Config, trial: Trial, minutes: float | None) -> list[str]:
     """Return lines on the steps, the epochs and the expected time of a training."""
     steps = config.train.max_steps
     expected = _seconds(text, steps, trial) / 60
@@ -353,7 +353,7 @@ def of_time(text: Text, config: Config, trial: Trial, minutes: float | None) -> 
     return lines
 
 
-def _of_text(text: Text, config: Config) -> list[str]:
+def _of_text(text: TextSize, config: Config) -> list[str]:
     """Return lines on what follows from the text."""
     lines = [
         f"{text.pairs:,} pairs of about {text.mean_tokens:.0f} tokens: {architecture(config)}, "
@@ -364,7 +364,7 @@ def _of_text(text: Text, config: Config) -> list[str]:
     return [*lines, *_oddities(text)]
 
 
-def _oddities(text: Text) -> list[str]:
+def _oddities(text: TextSize) -> list[str]:
     lines = []
     if text.equal > ODD:
         lines.append(f"{text.equal:.0%} of the pairs have two equal sides: are these two languages?")
@@ -380,16 +380,16 @@ def in_words(minutes: float) -> str:
     return f"{minutes / 60:.1f} hours"
 
 
-def _epochs(text: Text, batch_tokens: int, steps: int) -> float:
+def _epochs(text: TextSize, batch_tokens: int, steps: int) -> float:
     return steps * _step_tokens(text, batch_tokens) / text.tokens
 
 
-def _seconds_without_steps(text: Text, trial: Trial) -> float:
+def _seconds_without_steps(text: TextSize, trial: Trial) -> float:
     """Return the seconds of the start and of the end, with the last evaluation."""
     return SECONDS_TO_START + SECONDS_PER_TOKEN * text.tokens + 2 * trial.evaluation
 
 
-def _seconds(text: Text, steps: int, trial: Trial) -> float:
+def _seconds(text: TextSize, steps: int, trial: Trial) -> float:
     return _seconds_without_steps(text, trial) + steps * trial.step + evaluations(steps, trial) * trial.evaluation
 
 

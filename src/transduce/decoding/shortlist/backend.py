@@ -18,7 +18,7 @@ from torch import Tensor
 
 from transduce.decoding.backends import Backend
 from transduce.decoding.compiled_kernels import PackedLinear, PackedTokens
-from transduce.decoding.compiled_search import Choice
+from transduce.decoding.compiled_search import TokenAddresses
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.decoder import Decoder, DecoderState, State
 from transduce.decoding.hypothesis import Hypothesis, Request
@@ -161,6 +161,6 @@ def _compiled(listed: Decoder[_State[State]], decoder: Decoder[State], common: P
 
     def search(state: _State[State], request: Request, n_best: int) -> list[list[Hypothesis]]:
         assert decoder.search is not None
-        return decoder.search(state.state, request, n_best, Choice(common.address, state.rows.lists.addresses))
+        return decoder.search(state.state, request, n_best, TokenAddresses(common.address, state.rows.lists.addresses))
 
     return replace(listed, best=best, search=search if decoder.search else None)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from transduce.config.schema import SearchConfig
-from transduce.decoding.batched_search import Batches, SearchBackend, length_batches
+from transduce.decoding.batched_search import BatchPlan, SearchBackend, length_batches
 from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_cache import CpuCache
@@ -184,9 +184,9 @@ class _ModelContinuation(_Continuation):
         states, past = self.model.states(ids, state.past)
         return states[:, -1], Prompted(past)
 
-    def batches(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> Batches:
+    def batches(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> BatchPlan:
         longest = max(self.lengths(sources, settings), default=0)
-        return Batches([*_even_batches(sources, longest * settings.beam_size)], 1)
+        return BatchPlan([*_even_batches(sources, longest * settings.beam_size)], 1)
 
 
 class _PreparedContinuation(_Continuation):
@@ -206,9 +206,9 @@ class _PreparedContinuation(_Continuation):
         states, past = self.model.states(torch.cat([*prompts]), lengths, state.past)
         return states, Prompted(past)
 
-    def batches(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> Batches:
+    def batches(self, sources: Sequence[Sequence[int]], settings: SearchConfig) -> BatchPlan:
         lengths, n_threads = self.lengths(sources, settings), torch.get_num_threads()
-        return Batches([*length_batches(lengths, settings.beam_size, BATCH_TOKENS, n_threads)], n_threads)
+        return BatchPlan([*length_batches(lengths, settings.beam_size, BATCH_TOKENS, n_threads)], n_threads)
 
 
 def _log_probs(model: Searchable, states: Tensor) -> Tensor:
