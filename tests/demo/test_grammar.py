@@ -18,10 +18,10 @@ from transduce.demo.english import english_sentence
 from transduce.demo.grammar import LONGER, MAX_LONGER_WORDS, MAX_WORDS, ORDINARY, corpus, sentence
 from transduce.demo.inflection import PERSONS, Case, Noun
 from transduce.demo.phrases import adjectives
-from transduce.demo.syntax import Sentence
+from transduce.demo.syntax import SentenceTree
 
 Pair = tuple[str, str]
-Construction = Callable[[random.Random], Sentence]
+Construction = Callable[[random.Random], SentenceTree]
 CASES: tuple[Case, ...] = ("nominative", "accusative", "dative", "genitive")
 NOUNS = [noun for nouns in lexicon.NOUNS.values() for noun in nouns]
 
@@ -119,7 +119,7 @@ class Narrow(random.Random):
 def collide(construct: Construction, world: int, n: int) -> int:
     """Count repeated English sentences, and check that each comes from one tree and so has one German sentence."""
     rng = Narrow(world)
-    trees = dict[str, Sentence]()
+    trees = dict[str, SentenceTree]()
     collisions = 0
     for _ in range(n):
         tree = construct(rng)

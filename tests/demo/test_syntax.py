@@ -9,15 +9,15 @@ from transduce.demo.english import english_sentence
 from transduce.demo.german import german_noun_phrase, german_sentence
 from transduce.demo.inflection import PERSONS, Adjective, Adverb, Case, Verb
 from transduce.demo.syntax import (
-    Both,
     Clause,
+    Coordination,
     Fronted,
     Name,
+    NounGroup,
     NounPhrase,
-    Phrase,
     Place,
     Quality,
-    Sentence,
+    SentenceTree,
     Tense,
     relative_pronoun,
 )
@@ -33,15 +33,15 @@ def np(text: str) -> NounPhrase:
     """Return the tree of a phrase: he, Anna, the very old men, the man's car, Anna and the boy, water."""
     if " and " in text:
         first, second = (np(part) for part in text.split(" and "))
-        assert isinstance(first, Name | Phrase) and isinstance(second, Name | Phrase)
-        return Both(first, second)
+        assert isinstance(first, Name | NounGroup) and isinstance(second, Name | NounGroup)
+        return Coordination(first, second)
     for pronoun in lexicon.PRONOUNS:
         if text in pronoun.english:
             return pronoun
     return Name(text) if Name(text) in lexicon.NAMES else phrase(text)
 
 
-def phrase(text: str) -> Phrase:
+def phrase(text: str) -> NounGroup:
     owner, _, thing = text.rpartition("'s ")
     *words, last = thing.split()
     noun, plural = next((n, last != n.english) for n in NOUNS if last in (n.english, n.english_form(True)))
@@ -52,10 +52,10 @@ def phrase(text: str) -> Phrase:
         Quality(adjective(word), words[max(i - 1, 0)] == "very") for i, word in enumerate(words) if word != "very"
     )
     if not owner:
-        return Phrase(noun, plural, determiner, qualities)
+        return NounGroup(noun, plural, determiner, qualities)
     owners = np(owner)
-    assert isinstance(owners, Name | Phrase)
-    return Phrase(noun, plural, lexicon.THE, qualities, owner=owners)
+    assert isinstance(owners, Name | NounGroup)
+    return NounGroup(noun, plural, lexicon.THE, qualities, owner=owners)
 
 
 def adjective(english: str) -> Adjective:
@@ -92,7 +92,9 @@ def being(subject: str, quality: str, tense: Tense = "present") -> Clause:
     return replace(clause(subject, "be", tense=tense), quality=Quality(adjective(quality.split()[-1]), " " in quality))
 
 
-def relative(head: str, subject: str | None, action: str, thing: str | None = None, tense: Tense = "present") -> Phrase:
+def relative(
+    head: str, subject: str | None, action: str, thing: str | None = None, tense: Tense = "present"
+) -> NounGroup:
     """Return the head with a relative clause, of which it is the subject or the object."""
     noun = phrase(head)
     gap = Fronted(relative_pronoun(noun), noun.noun.kind)
@@ -124,16 +126,16 @@ def saying(main: Clause, content: Clause) -> Clause:
     return replace(main, complement=content)
 
 
-def asking(plain: Clause, word: str | None = None) -> Sentence:
-    return Sentence((replace(plain, question_word=adverb(word)) if word else plain,), question=True)
+def asking(plain: Clause, word: str | None = None) -> SentenceTree:
+    return SentenceTree((replace(plain, question_word=adverb(word)) if word else plain,), question=True)
 
 
-def compound(first: Clause, joint: str, second: Clause) -> Sentence:
-    return Sentence((first, second), joint=adverb(joint))
+def compound(first: Clause, joint: str, second: Clause) -> SentenceTree:
+    return SentenceTree((first, second), joint=adverb(joint))
 
 
 # fmt: off
-GOLDEN: list[tuple[Clause | Sentence, str, str]] = [
+GOLDEN: list[tuple[Clause | SentenceTree, str, str]] = [
     # articles, adjectives, cases
     (clause("the old man", "open", "the door"),
      "The old man opens the door.", "Der alte Mann macht die Tür auf."),
@@ -225,11 +227,11 @@ GOLDEN: list[tuple[Clause | Sentence, str, str]] = [
      "A teacher who opens the window answers the child who laughs.",
      "Ein Lehrer, der das Fenster aufmacht, antwortet dem Kind, das lacht."),
     # subordinate clauses, the verb last
-    (Sentence((clause("I", "laugh"),), after=(adverb("because"), clause("the old man", "open", "the door"))),
+    (SentenceTree((clause("I", "laugh"),), after=(adverb("because"), clause("the old man", "open", "the door"))),
      "I laugh because the old man opens the door.", "Ich lache, weil der alte Mann die Tür aufmacht."),
-    (Sentence((clause("she", "get up"),), before=(adverb("if"), clause("I", "call", "her"))),
+    (SentenceTree((clause("she", "get up"),), before=(adverb("if"), clause("I", "call", "her"))),
      "If I call her, she gets up.", "Wenn ich sie anrufe, steht sie auf."),
-    (Sentence((clause("we", "work"),), before=(adverb("although"), clause("we", "sleep", tense=modal("want to")))),
+    (SentenceTree((clause("we", "work"),), before=(adverb("although"), clause("we", "sleep", tense=modal("want to")))),
      "Although we want to sleep, we work.", "Obwohl wir schlafen wollen, arbeiten wir."),
     (saying(clause("the mother", "know"), clause("the child", "arrive", tense="past")),
      "The mother knows that the child arrived.", "Die Mutter weiß, dass das Kind angekommen ist."),
@@ -266,8 +268,8 @@ GOLDEN: list[tuple[Clause | Sentence, str, str]] = [
 
 
 @pytest.mark.parametrize(("tree", "english", "german"), GOLDEN, ids=[english for _, english, _ in GOLDEN])
-def test_sentences_equal_those_written_by_hand(tree: Clause | Sentence, english: str, german: str) -> None:
-    sentence = tree if isinstance(tree, Sentence) else Sentence((tree,))
+def test_sentences_equal_those_written_by_hand(tree: Clause | SentenceTree, english: str, german: str) -> None:
+    sentence = tree if isinstance(tree, SentenceTree) else SentenceTree((tree,))
     assert (english_sentence(sentence), german_sentence(sentence)) == (english, german)
 
 

@@ -22,7 +22,7 @@ from transduce.demo.phrases import (
     quality_of,
     verbs,
 )
-from transduce.demo.syntax import Clause, Fronted, NounPhrase, Phrase, Tense, relative_pronoun
+from transduce.demo.syntax import Clause, Fronted, NounGroup, NounPhrase, Tense, relative_pronoun
 
 TENSES = {"present": 46, "past": 30, "modal": 18, "future": 6}  # the weight of each; modal: can, must, want to ...
 COMPLEMENTS: dict[Complement, int] = {
@@ -90,7 +90,7 @@ def _negation(rng: random.Random, tense: Tense) -> str | None:
 def _with_no(rng: random.Random, clause: Clause) -> Clause:
     """Put "no" before the last object, or else before the subject: the child eats no bread, no child sleeps."""
     *others, last = clause.objects or (clause.subject,)
-    if not isinstance(last, Phrase):
+    if not isinstance(last, NounGroup):
         return clause
     negated_phrase = replace(last, determiner=lexicon.NO, owner=None)
     return (
@@ -217,15 +217,15 @@ def with_object_relative(rng: random.Random, clause: Clause) -> Clause:
     return replace(clause, objects=(*others, replace(last, relative=_relative(rng, last))))
 
 
-def _takes_relative(phrase: NounPhrase) -> TypeGuard[Phrase]:
+def _takes_relative(phrase: NounPhrase) -> TypeGuard[NounGroup]:
     """Check for a phrase that a relative clause can identify. "my dog that sleeps" is excluded: "my" identifies it."""
-    if not isinstance(phrase, Phrase):
+    if not isinstance(phrase, NounGroup):
         return False
     is_unidentified = phrase.owner is None and phrase.determiner not in (*lexicon.DEFINITE, lexicon.NO)
     return is_unidentified and any(phrase.noun.kind in verb.objects for verb in verbs("object"))
 
 
-def _relative(rng: random.Random, head: Phrase) -> Clause:
+def _relative(rng: random.Random, head: NounGroup) -> Clause:
     """Return a relative clause, whose pronoun is its subject or its object: who sings, that the woman buys."""
     pronoun = Fronted(relative_pronoun(head), head.noun.kind)
     tenses = ("present", "past", "modal")

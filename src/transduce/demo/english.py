@@ -2,20 +2,20 @@
 
 from transduce.demo.inflection import City, Name, Pronoun, add_s
 from transduce.demo.syntax import (
-    Both,
     Clause,
+    Coordination,
     Fronted,
     NounPhrase,
     Order,
     Place,
     Quality,
-    Sentence,
+    SentenceTree,
     person_of,
     spell,
 )
 
 
-def english_sentence(sentence: Sentence) -> str:
+def english_sentence(sentence: SentenceTree) -> str:
     """Return the sentence in English."""
     words: list[str] = []
     if sentence.before:
@@ -41,7 +41,7 @@ def english_noun_phrase(phrase: NounPhrase | City, *, subject: bool) -> list[str
             return []
         case Name(name) | City(name):
             return [name]
-        case Both(first, second):
+        case Coordination(first, second):
             return [*english_noun_phrase(first, subject=subject), "and", *english_noun_phrase(second, subject=subject)]
     words: list[str] = []
     if phrase.owner:

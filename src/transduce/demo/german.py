@@ -15,21 +15,21 @@ from transduce.demo.inflection import (
     Pronoun,
 )
 from transduce.demo.syntax import (
-    Both,
     Clause,
+    Coordination,
     Fronted,
+    NounGroup,
     NounPhrase,
     Order,
-    Phrase,
     Place,
-    Sentence,
+    SentenceTree,
     is_definite,
     person_of,
     spell,
 )
 
 
-def german_sentence(sentence: Sentence) -> str:
+def german_sentence(sentence: SentenceTree) -> str:
     """Return the sentence in German."""
     front: list[str] = []
     if sentence.before:
@@ -55,7 +55,7 @@ def german_noun_phrase(phrase: NounPhrase | City, case: Case) -> list[str]:
             return []
         case Name(name) | City(german=name):
             return [name]
-        case Both(first, second):
+        case Coordination(first, second):
             return [*german_noun_phrase(first, case), "und", *german_noun_phrase(second, case)]
     words: list[str] = []
     ending = STRONG[case][phrase.column]
@@ -67,12 +67,12 @@ def german_noun_phrase(phrase: NounPhrase | City, case: Case) -> list[str]:
     for quality in phrase.qualities:
         words += [*(["sehr"] if quality.very else []), quality.adjective.stem + ending]
     words += [phrase.noun.german_form(case, phrase.plural)]
-    return words + (german_noun_phrase(phrase.owner, "genitive") if isinstance(phrase.owner, Phrase) else [])
+    return words + (german_noun_phrase(phrase.owner, "genitive") if isinstance(phrase.owner, NounGroup) else [])
 
 
 def german_relative(phrase: NounPhrase) -> list[str]:
     """Return the relative clause of a phrase between commas, or nothing."""
-    if not isinstance(phrase, Phrase) or not phrase.relative:
+    if not isinstance(phrase, NounGroup) or not phrase.relative:
         return []
     return [",", *german_clause(phrase.relative, "subordinate"), ","]
 

@@ -29,7 +29,7 @@ from transduce.demo.english import english_sentence
 from transduce.demo.german import german_sentence
 from transduce.demo.inflection import Modal, NounKind, Verb
 from transduce.demo.phrases import adjectives, chance, kind_of, objects, pick, verbs
-from transduce.demo.syntax import Clause, Fronted, Sentence, person_of
+from transduce.demo.syntax import Clause, Fronted, SentenceTree, person_of
 
 MAX_WORDS = 14  # of an ordinary sentence, in either language
 MAX_LONGER_WORDS = 28
@@ -89,18 +89,18 @@ def distinct_pairs_lower_bound() -> int:
 # Sentences
 
 
-def _statement(rng: random.Random) -> Sentence:
-    return Sentence((with_adverbials(rng, make_clause(rng)),))
+def _statement(rng: random.Random) -> SentenceTree:
+    return SentenceTree((with_adverbials(rng, make_clause(rng)),))
 
 
-def _with_relative(rng: random.Random) -> Sentence:
+def _with_relative(rng: random.Random) -> SentenceTree:
     """Return a clause with a relative clause: the dog that the girl loves sleeps, I see the woman who sings."""
     clause = make_clause(rng, ("nothing", "object", "object"))
     clause = with_subject_relative(rng, clause) if chance(rng, 45) else with_object_relative(rng, clause)
-    return Sentence((with_time(rng, clause, 15),))
+    return SentenceTree((with_time(rng, clause, 15),))
 
 
-def _question(rng: random.Random) -> Sentence:
+def _question(rng: random.Random) -> SentenceTree:
     """Return a question: yes or no, or with where, when, why, who or what."""
     clause = make_clause(rng, negations=False)
     while person_of(clause.subject) == "I":  # questions about one's own actions are rare
@@ -116,17 +116,17 @@ def _question(rng: random.Random) -> Sentence:
         people = "person" in verb.objects
         what = Fronted(lexicon.WHO, "person") if people else Fronted(lexicon.WHAT, "thing")
         clause = replace(clause, objects=(what,))
-    return Sentence((clause,), question=True)
+    return SentenceTree((clause,), question=True)
 
 
-def _report(rng: random.Random) -> Sentence:
+def _report(rng: random.Random) -> SentenceTree:
     """Return a clause with "that" or "whether": the teacher believes that ..., my sister asks whether ..."""
     report = make_clause(rng, ("that", "that", "whether"))
     content = with_adverbials(rng, make_clause(rng, tenses=matching_tenses(report)), fronting=False)
-    return Sentence((with_time(rng, replace(report, complement=content), 15),))
+    return SentenceTree((with_time(rng, replace(report, complement=content), 15),))
 
 
-def _with_infinitive(rng: random.Random) -> Sentence:
+def _with_infinitive(rng: random.Random) -> SentenceTree:
     """Return a clause with an infinitive: the boy tries to ...
 
     The infinitive has an object or a place, because only then does German always take a comma.
@@ -134,19 +134,19 @@ def _with_infinitive(rng: random.Random) -> Sentence:
     main = make_clause(rng, ("to",), tenses=("present", "past"))
     willed = ("modal",)  # a verb that goes with "want to" also goes with "try to"
     aim = make_clause(rng, ("object", "two objects", "place"), tenses=willed, subject=main.subject, negations=False)
-    return Sentence((with_time(rng, replace(main, complement=replace(aim, tense="present", frequency=None)), 20),))
+    return SentenceTree((with_time(rng, replace(main, complement=replace(aim, tense="present", frequency=None)), 20),))
 
 
-def _with_subordinate(rng: random.Random) -> Sentence:
+def _with_subordinate(rng: random.Random) -> SentenceTree:
     """Return a main clause with a clause of because, although, while or if before or after it."""
     main = make_clause(rng)
     subordinate = subordinate_clause(rng, main)
     if chance(rng, 45):
-        return Sentence((with_time(rng, main, 15, at_end=True),), before=subordinate)
-    return Sentence((with_time(rng, main, 10),), after=subordinate)
+        return SentenceTree((with_time(rng, main, 15, at_end=True),), before=subordinate)
+    return SentenceTree((with_time(rng, main, 10),), after=subordinate)
 
 
-def _two_predicates(rng: random.Random) -> Sentence:
+def _two_predicates(rng: random.Random) -> SentenceTree:
     """Return a clause of two predicates that share subject and auxiliary: the artist sings and opens the window."""
     while True:
         first = make_clause(rng, ("nothing", "object"), tenses=("present", "past", "modal"), negations=False)
@@ -156,7 +156,7 @@ def _two_predicates(rng: random.Random) -> Sentence:
             break
     verb = rng.choice(fitting)
     second = Clause(first.subject, verb, first.tense, objects(rng, verb, first.subject))
-    return Sentence((replace(first, second=second),))
+    return SentenceTree((replace(first, second=second),))
 
 
 def _can_share(first: Clause, verb: Verb) -> bool:
@@ -169,47 +169,47 @@ def _can_share(first: Clause, verb: Verb) -> bool:
     )
 
 
-def _two_clauses(rng: random.Random) -> Sentence:
+def _two_clauses(rng: random.Random) -> SentenceTree:
     first = make_clause(rng)
     second = make_clause(rng, tenses=matching_tenses(first))
-    return Sentence((with_time(rng, first, 20), second), joint=rng.choice(lexicon.JOINTS))
+    return SentenceTree((with_time(rng, first, 20), second), joint=rng.choice(lexicon.JOINTS))
 
 
-def _long_with_subordinate(rng: random.Random) -> Sentence:
+def _long_with_subordinate(rng: random.Random) -> SentenceTree:
     main = related(rng, make_clause(rng))
     before, after = subordinate_clause(rng, main), subordinate_clause(rng, main)
     before, after = (before[0], related(rng, before[1])), (after[0], related(rng, after[1]))
     match pick(rng, {"before": 35, "after": 35, "both": 30}):
         case "before":
-            return Sentence((main,), before=before)
+            return SentenceTree((main,), before=before)
         case "after":
-            return Sentence((with_time(rng, main, 40),), after=after)
+            return SentenceTree((with_time(rng, main, 40),), after=after)
         case _:
-            return Sentence((main,), before=before, after=after)
+            return SentenceTree((main,), before=before, after=after)
 
 
-def _long_two_clauses(rng: random.Random) -> Sentence:
+def _long_two_clauses(rng: random.Random) -> SentenceTree:
     first = with_subject_relative(rng, make_clause(rng))
     second = related(rng, make_clause(rng, tenses=matching_tenses(first)))
     after = subordinate_clause(rng, second) if chance(rng, 40) else None
-    return Sentence((with_time(rng, first, 30), second), joint=rng.choice(lexicon.JOINTS), after=after)
+    return SentenceTree((with_time(rng, first, 30), second), joint=rng.choice(lexicon.JOINTS), after=after)
 
 
-def _long_report(rng: random.Random) -> Sentence:
+def _long_report(rng: random.Random) -> SentenceTree:
     report = make_clause(rng, ("that", "that", "whether"))
     content = related(rng, make_clause(rng, tenses=matching_tenses(report)))
     main = replace(report, complement=content)
     main = with_subject_relative(rng, main) if chance(rng, 50) else main
     match pick(rng, {"alone": 30, "before": 35, "after": 35}):
         case "alone":
-            return Sentence((with_time(rng, main, 30),))
+            return SentenceTree((with_time(rng, main, 30),))
         case "before":
-            return Sentence((main,), before=subordinate_clause(rng, main))
+            return SentenceTree((main,), before=subordinate_clause(rng, main))
         case _:
-            return Sentence((with_time(rng, main, 30),), after=subordinate_clause(rng, content))
+            return SentenceTree((with_time(rng, main, 30),), after=subordinate_clause(rng, content))
 
 
-ORDINARY: dict[Callable[[random.Random], Sentence], int] = {  # the constructions and their weights
+ORDINARY: dict[Callable[[random.Random], SentenceTree], int] = {  # the constructions and their weights
     _statement: 38,
     _with_relative: 11,
     _question: 12,
@@ -219,7 +219,7 @@ ORDINARY: dict[Callable[[random.Random], Sentence], int] = {  # the construction
     _two_predicates: 6,
     _two_clauses: 5,
 }
-LONGER: dict[Callable[[random.Random], Sentence], int] = {  # the same constructions, nested
+LONGER: dict[Callable[[random.Random], SentenceTree], int] = {  # the same constructions, nested
     _long_with_subordinate: 40,
     _long_two_clauses: 25,
     _long_report: 35,

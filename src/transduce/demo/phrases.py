@@ -18,7 +18,7 @@ from transduce.demo.inflection import (
     Pronoun,
     Verb,
 )
-from transduce.demo.syntax import Both, Fronted, NounPhrase, Phrase, Place, Quality
+from transduce.demo.syntax import Coordination, Fronted, NounGroup, NounPhrase, Place, Quality
 
 T = TypeVar("T")
 
@@ -51,14 +51,14 @@ def noun_phrase(
     return phrase(rng, kinds, definite=definite)
 
 
-def phrase(rng: random.Random, kinds: tuple[NounKind, ...], *, definite: bool = False) -> Phrase:
+def phrase(rng: random.Random, kinds: tuple[NounKind, ...], *, definite: bool = False) -> NounGroup:
     """Return a noun of one of the kinds with determiner and adjectives. definite: never with "a", "many" etc."""
     noun = rng.choice(lexicon.NOUNS[rng.choice(kinds)])
     plural = noun.plurals is not None and chance(rng, 35)
     qualities = _qualities(rng, noun, 50)
     if _can_be_owned(noun, plural) and chance(rng, 7):
-        return Phrase(noun, plural, lexicon.THE, qualities, owner=_owner(rng, noun))
-    return Phrase(noun, plural, _determiner(rng, noun, plural, definite), qualities)
+        return NounGroup(noun, plural, lexicon.THE, qualities, owner=_owner(rng, noun))
+    return NounGroup(noun, plural, _determiner(rng, noun, plural, definite), qualities)
 
 
 def objects(rng: random.Random, verb: Verb, subject: NounPhrase, *, definite: bool = False) -> tuple[NounPhrase, ...]:
@@ -75,21 +75,21 @@ def objects(rng: random.Random, verb: Verb, subject: NounPhrase, *, definite: bo
 
 def quality_of(rng: random.Random, subject: NounPhrase, *, very: int) -> Quality:
     """Return an adjective for the subject that its phrase does not have yet. very: the chance of "very" in percent."""
-    ranks = [quality.adjective.rank for quality in subject.qualities] if isinstance(subject, Phrase) else []
+    ranks = [quality.adjective.rank for quality in subject.qualities] if isinstance(subject, NounGroup) else []
     return _quality(rng, [word for word in adjectives(kind_of(subject)) if word.rank not in ranks], very=very)
 
 
-def _both(rng: random.Random, kind: NounKind) -> Both:
+def _both(rng: random.Random, kind: NounKind) -> Coordination:
     determiner = lexicon.THE if chance(rng, 70) else rng.choice(lexicon.DEFINITE)
     first, second = (_single(rng, noun, determiner) for noun in rng.sample(lexicon.NOUNS[kind], 2))
-    return Both(first, second)
+    return Coordination(first, second)
 
 
-def _single(rng: random.Random, noun: Noun, determiner: Determiner) -> Phrase:
-    return Phrase(noun, False, determiner if _can_be_owned(noun, False) else lexicon.THE, _qualities(rng, noun, 20))
+def _single(rng: random.Random, noun: Noun, determiner: Determiner) -> NounGroup:
+    return NounGroup(noun, False, determiner if _can_be_owned(noun, False) else lexicon.THE, _qualities(rng, noun, 20))
 
 
-def _owner(rng: random.Random, noun: Noun) -> Name | Phrase:
+def _owner(rng: random.Random, noun: Noun) -> Name | NounGroup:
     if chance(rng, 50):
         return rng.choice(lexicon.NAMES)
     return _single(rng, rng.choice([person for person in lexicon.NOUNS["person"] if person != noun]), lexicon.THE)
@@ -161,11 +161,11 @@ def company(rng: random.Random, verb: Verb, subject: NounPhrase) -> Place | None
     return Place(rng.choice(fitting), noun_phrase(rng, lexicon.PEOPLE, definite=True, beside=subject))
 
 
-def _location(rng: random.Random, kinds: tuple[NounKind, ...]) -> Phrase:
+def _location(rng: random.Random, kinds: tuple[NounKind, ...]) -> NounGroup:
     noun = rng.choice(lexicon.NOUNS[rng.choice(kinds)])
     determiner = pick(rng, {lexicon.THE: 70, lexicon.THIS: 10, lexicon.OUR: 8, lexicon.A: 12})
     plural = determiner is not lexicon.A and chance(rng, 12)
-    return Phrase(noun, plural, determiner, _qualities(rng, noun, 35))
+    return NounGroup(noun, plural, determiner, _qualities(rng, noun, 35))
 
 
 # The dictionary
@@ -186,9 +186,9 @@ def verbs(*complements: Complement) -> tuple[Verb, ...]:
 def kind_of(phrase: NounPhrase) -> NounKind:
     """Return the kind of thing that a noun phrase names. Of two things, the first counts."""
     match phrase:
-        case Phrase():
+        case NounGroup():
             return phrase.noun.kind
-        case Both():
+        case Coordination():
             return kind_of(phrase.first)
         case Fronted():
             return phrase.kind

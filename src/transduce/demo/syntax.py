@@ -38,7 +38,7 @@ class Quality:
 
 
 @dataclass(frozen=True)
-class Phrase:
+class NounGroup:
     """A noun with determiner, adjectives, owner and relative clause.
 
     In English an owner replaces the determiner: the doctor's old car.
@@ -48,7 +48,7 @@ class Phrase:
     plural: bool
     determiner: Determiner | None = None
     qualities: tuple[Quality, ...] = ()
-    owner: "Name | Phrase | None" = None
+    owner: "Name | NounGroup | None" = None
     relative: "Clause | None" = None
 
     @property
@@ -58,11 +58,11 @@ class Phrase:
 
 
 @dataclass(frozen=True)
-class Both:
+class Coordination:
     """Two phrases joined by "and"."""
 
-    first: "Name | Phrase"
-    second: "Name | Phrase"
+    first: "Name | NounGroup"
+    second: "Name | NounGroup"
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Fronted:
     kind: NounKind
 
 
-NounPhrase = Pronoun | Name | Phrase | Both | Fronted
+NounPhrase = Pronoun | Name | NounGroup | Coordination | Fronted
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Clause:
 
 
 @dataclass(frozen=True)
-class Sentence:
+class SentenceTree:
     """One main clause or two, with an optional subordinate clause before and after."""
 
     clauses: tuple[Clause, ...]  # one, or two joined by `joint`
@@ -151,24 +151,24 @@ def person_of(phrase: NounPhrase) -> Person:
             return pronoun.person
         case Name():
             return "he"
-        case Phrase():
+        case NounGroup():
             return "they" if phrase.plural else "he"
-        case Both():
+        case Coordination():
             return "they"
 
 
 def is_definite(phrase: NounPhrase) -> bool:
     """Check that the phrase names something known: the old man, Anna, her."""
     match phrase:
-        case Both(first, second):
+        case Coordination(first, second):
             return is_definite(first) and is_definite(second)
-        case Phrase():
+        case NounGroup():
             return phrase.owner is not None or (phrase.determiner is not None and phrase.determiner.definite)
         case _:
             return True
 
 
-def relative_pronoun(phrase: Phrase) -> Pronoun:
+def relative_pronoun(phrase: NounGroup) -> Pronoun:
     """Return who, whom or that, and der, die or das in the gender and number of the phrase."""
     english = ("who", "whom") if phrase.noun.kind == "person" else ("that", "that")
     return Pronoun(english, {case: RELATIVE[case][phrase.column] for case in RELATIVE}, person_of(phrase), False)
