@@ -26,7 +26,7 @@ from support.toy_task import ROOT, CommandResult, Toy, needs_dev_full, reverse_w
 
 import transduce
 from transduce import DecodingOptions, Sampling, UserError
-from transduce.cli.stream import Form, Models, run_filter, translations
+from transduce.cli.stream import Form, ModelFolders, run_filter, translations
 
 PLAIN = DecodingOptions()
 
@@ -379,5 +379,5 @@ def test_lines_before_a_bad_line_are_translated(model: transduce.Translator) -> 
 
 def test_run_filter_without_a_model_writes_nothing(toy: Toy, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no model: expected"):
-        run_filter(Models([]), toy.train[0], tmp_path / "out", PLAIN, form=Form())
+        run_filter(ModelFolders([]), toy.train[0], tmp_path / "out", PLAIN, form=Form())
     assert not (tmp_path / "out").exists()

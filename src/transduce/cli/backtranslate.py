@@ -24,7 +24,7 @@ from transduce.console import counted, printable
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
-    from transduce.cli.stream import Models as ModelFolders
+    from transduce.cli.stream import ModelFolders
     from transduce.decoding.options import DecodingOptions
 
 AllOptions = Annotated[OneOutput, Parameter(name="*")]
@@ -74,7 +74,7 @@ def backtranslate(
         --out back.en back.de --top-k 10 --source-tag "<bt>"
     """
     from transduce.cli.file_translation import translate_file, work_folder
-    from transduce.cli.stream import Models as ModelFolders
+    from transduce.cli.stream import ModelFolders
     from transduce.decoding.options import DecodingOptions
     from transduce.storage.atomic_folder import remove
 

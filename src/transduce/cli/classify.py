@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.encoding import Folder, Job, run_job
+from transduce.cli.encoding import Folder, LineWork, answer_lines
 from transduce.cli.options import Flag, Input, Output, with_device
 from transduce.console import printable
 
@@ -30,10 +30,10 @@ def classify(
         label, probability = next(iter(classes.items()))
         return f"{printable(label)}\t{probability:.4f}"
 
-    def load() -> Job[dict[str, float]]:
+    def load() -> LineWork[dict[str, float]]:
         from transduce.family.inference.text_encoder import TextEncoder
 
         encoder = TextEncoder.load(folder)
-        return Job(lambda lines, _: encoder.classify(lines), text)
+        return LineWork(lambda lines, _: encoder.classify(lines), text)
 
-    run_job(load, input, output, json=json)
+    answer_lines(load, input, output, json=json)

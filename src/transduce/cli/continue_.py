@@ -14,7 +14,7 @@ from transduce.cli.parse import Precision
 from transduce.cli.translate import Epsilon, NoRepeatNgram, RepetitionPenalty, Seed, Temperature, TopK, TopP
 
 if TYPE_CHECKING:
-    from transduce.cli.stream import Answers
+    from transduce.cli.stream import LineFilter
     from transduce.family.inference import text_generator
     from transduce.family.inference.language_model import LanguageModel
 
@@ -25,7 +25,7 @@ Folder = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decoding:
+class ContinuationDecoding:
     """Arguments of `DecodingOptions.from_arguments`, with the defaults of a continuation."""
 
     beam_size: Annotated[
@@ -66,7 +66,7 @@ def continue_(
         Flag,
         Parameter(help="StarCoder and CodeLlama: fill the place <FILL_ME> of a line."),
     ] = False,
-    decoding: Annotated[Decoding, Parameter(name="*")] = Decoding(),  # noqa: B008
+    decoding: Annotated[ContinuationDecoding, Parameter(name="*")] = ContinuationDecoding(),  # noqa: B008
     json: Annotated[
         Flag, Parameter(help="Print one JSON object per line, with the continuation without the input, and its score.")
     ] = False,
@@ -85,29 +85,29 @@ def continue_(
     transduce continue gpt2 --precision int8 < beginnings
     echo "def add(a, b): <FILL_ME>" | transduce continue starcoder --infill
     """
-    from transduce.cli.stream import CHUNK_LINES, Answer, filter_lines
+    from transduce.cli.stream import CHUNK_LINES, OutputLine, filter_lines
     from transduce.data.text import arriving_lines
     from transduce.decoding.options import DecodingOptions
 
     options = DecodingOptions.from_arguments(**asdict(replace(decoding, seed=None)))
 
-    def load() -> "Answers":
+    def load() -> "LineFilter":
         model = _load(folder, precision, infill)
         seeded = model.generation_settings.options(options).with_seed(decoding.seed)  # the folder may draw
         # An error of the folder or of an option comes before the first line is read.
         model.continue_texts([], max_tokens=max_tokens, options=seeded)
 
-        def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
+        def output_lines(lines: BinaryIO, name: str) -> Iterator[list[OutputLine]]:
             number = 1
             for texts in arriving_lines(lines, name, at_most=CHUNK_LINES):
                 continuations = model.continue_texts(texts, max_tokens=max_tokens, options=seeded, first_number=number)
                 number += len(texts)
                 yield [
-                    Answer(_line(text, continuation, json, infill), continuation.problem)
+                    OutputLine(_line(text, continuation, json, infill), continuation.problem)
                     for text, continuation in zip(texts, continuations, strict=True)
                 ]
 
-        return answers
+        return output_lines
 
     filter_lines(input, output, "continuing", load)
 
@@ -124,7 +124,7 @@ def _load(folder: Path, precision: Precision, infill: bool) -> "LanguageModel":
     return model
 
 
-def _line(text: str, continuation: "text_generator.Output", json: bool, infill: bool) -> bytes:
+def _line(text: str, continuation: "text_generator.GeneratedText", json: bool, infill: bool) -> bytes:
     """Return the line of output. Without `json`, it is blank for a line with a problem."""
     import msgspec
 

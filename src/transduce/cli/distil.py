@@ -82,19 +82,19 @@ def distil(
     transduce distil run/model --train train.en --layers 6 1 --out student
     transduce distil run/model --train train.en train.de --out student --dry-run
     """
-    job = Job(teacher, train, valid or [], out, backward, nearest_by, precision, settings or [])
-    job.layers = layers
-    job.n_best = n_best
-    job.minutes = minutes_of(minutes, hours)
-    job.check()
+    distillation = Distillation(teacher, train, valid or [], out, backward, nearest_by, precision, settings or [])
+    distillation.layers = layers
+    distillation.n_best = n_best
+    distillation.minutes = minutes_of(minutes, hours)
+    distillation.check()
     if dry_run:
-        print("\n".join([job.plan(), *job.commands()]))
+        print("\n".join([distillation.plan(), *distillation.commands()]))
         return
-    job.run()
+    distillation.run()
 
 
 @dataclass
-class Job:
+class Distillation:
     """The steps of a distillation. The fields are the arguments of the command."""
 
     teacher: Sequence[Path]
@@ -235,7 +235,7 @@ class Job:
         from transduce.cli.clean import find_bad_pairs, output_paths, write_clean
         from transduce.cli.file_translation import translate_file
         from transduce.cli.nearest import Nearest
-        from transduce.cli.stream import Models
+        from transduce.cli.stream import ModelFolders
         from transduce.cli.work_folder import has_work, open_work
         from transduce.data.corpora import Corpus
         from transduce.decoding.options import DecodingOptions
@@ -243,7 +243,9 @@ class Job:
         source, *targets = self.train
         nearest = Nearest(targets[0], self.nearest_by) if targets and self.n_outputs > 1 else None
         options = DecodingOptions.from_arguments(n_best=self.n_outputs)
-        outputs = translate_file(Models(self.teacher, self.precision), source, self.translations, options, nearest)
+        outputs = translate_file(
+            ModelFolders(self.teacher, self.precision), source, self.translations, options, nearest
+        )
         corpus = Corpus(source, outputs)
         inputs = [source, outputs, *([self.backward] if self.backward else [])]
         with open_work(self.out / "cleaning", inputs, None) as work:  # it stays, to tell another --backward

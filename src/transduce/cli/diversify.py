@@ -102,10 +102,10 @@ def _translated(path: Path, source: Path, out: Path, folders: list[Path]) -> Pat
     folders: gets the folder of such a file.
     """
     from transduce.cli.file_translation import translate_file, work_folder
-    from transduce.cli.stream import Models
+    from transduce.cli.stream import ModelFolders
     from transduce.decoding.options import DEFAULTS
 
     if not path.is_dir():
         return path
     folders.append(work_folder(out, f".{len(folders) + 1}"))
-    return translate_file(Models([path]), source, folders[-1], DEFAULTS)
+    return translate_file(ModelFolders([path]), source, folders[-1], DEFAULTS)

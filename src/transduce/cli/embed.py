@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.encoding import Folder, Job, run_job
+from transduce.cli.encoding import Folder, LineWork, answer_lines
 from transduce.cli.options import Flag, Input, Output, with_device
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ def embed(
     def text(vector: "Tensor") -> str:
         return " ".join(f"{value:.6f}" for value in vector.tolist())
 
-    def load() -> "Job[Tensor]":
+    def load() -> "LineWork[Tensor]":
         from transduce.family.inference.text_encoder import TextEncoder
 
         encoder = TextEncoder.load(folder)
-        return Job(lambda lines, _: encoder.embed(lines), text, record=lambda vector: vector.tolist())
+        return LineWork(lambda lines, _: encoder.embed(lines), text, record=lambda vector: vector.tolist())
 
-    run_job(load, input, output, json=json)
+    answer_lines(load, input, output, json=json)

@@ -17,7 +17,7 @@ Folder = Annotated[Path, Parameter(help="Folder of a BERT: in Hugging Face's for
 
 
 @dataclass(frozen=True)
-class Job(Generic[T]):
+class LineWork(Generic[T]):
     """The work of a loaded model on lines.
 
     answers: takes lines and the number of the first one, and returns their answers. text: returns the line of output
@@ -29,32 +29,32 @@ class Job(Generic[T]):
     record: Callable[[T], object] = lambda value: value
 
 
-def run_job(load_job: Callable[[], Job[T]], source: Path | None, target: Path | None, *, json: bool) -> None:
+def answer_lines(load_work: Callable[[], LineWork[T]], source: Path | None, target: Path | None, *, json: bool) -> None:
     """Write a line for each line of `source` into `target`, each as soon as it is ready.
 
     source, target: None is standard input or standard output. The line of a blank line is blank, or null with `json`.
     """
-    from transduce.cli.stream import CHUNK_LINES, Answer, filter_lines
+    from transduce.cli.stream import CHUNK_LINES, OutputLine, filter_lines
     from transduce.data.text import arriving_lines
 
-    def load() -> "stream.Answers":
+    def load() -> "stream.LineFilter":
         from transduce.model.cpu_backend import keep_freed_memory
 
         keep_freed_memory()
-        job = load_job()
-        job.answers([], 1)  # an error of the folder or of an option comes before the first line is read
+        work = load_work()
+        work.answers([], 1)  # an error of the folder or of an option comes before the first line is read
 
         def line_of(value: T | None) -> bytes:
             if json:
-                return msgspec.json.encode(None if value is None else job.record(value)) + b"\n"
-            return ("" if value is None else job.text(value)).encode() + b"\n"
+                return msgspec.json.encode(None if value is None else work.record(value)) + b"\n"
+            return ("" if value is None else work.text(value)).encode() + b"\n"
 
-        def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
+        def output_lines(lines: BinaryIO, name: str) -> Iterator[list[OutputLine]]:
             number = 1
             for chunk in arriving_lines(lines, name, at_most=CHUNK_LINES):
-                yield [Answer(line_of(answer.value), answer.problem) for answer in job.answers(chunk, number)]
+                yield [OutputLine(line_of(answer.value), answer.problem) for answer in work.answers(chunk, number)]
                 number += len(chunk)
 
-        return answers
+        return output_lines
 
     filter_lines(source, target, "encoding", load)

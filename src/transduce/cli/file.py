@@ -12,7 +12,7 @@ from transduce.cleaning.progress import JobProgress
 from transduce.cli.constraints import ConstraintOptions
 from transduce.cli.doubts import DoubtWatch, text_name
 from transduce.cli.output import check_output, output_file
-from transduce.cli.stream import Form, Models, load_translator, translations
+from transduce.cli.stream import Form, ModelFolders, load_translator, translations
 from transduce.console import counted, printable
 from transduce.data.compression import open_file
 from transduce.decoding.hypothesis import Translation
@@ -35,7 +35,7 @@ def refuse_with_file(file: Path, values: Mapping[str, object]) -> None:
 
 
 def translate_file(
-    models: Models,
+    models: ModelFolders,
     source: Path,
     target: Path | None,
     options: DecodingOptions,
@@ -64,7 +64,7 @@ def translate_file(
 
 
 def _translations(
-    models: Models,
+    models: ModelFolders,
     parts: Sequence[Part],
     name: str,
     options: DecodingOptions,

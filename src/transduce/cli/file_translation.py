@@ -15,7 +15,7 @@ from typing import BinaryIO
 from transduce.cleaning.progress import JobProgress
 from transduce.cli.doubts import DoubtWatch
 from transduce.cli.nearest import Nearest
-from transduce.cli.stream import CHUNK_LINES, Models, load_translator
+from transduce.cli.stream import CHUNK_LINES, ModelFolders, load_translator
 from transduce.cli.work_folder import open_work
 from transduce.console import counted, printable
 from transduce.data.disk import error_at
@@ -33,7 +33,7 @@ def work_folder(out: Path, name: str = "") -> Path:
 
 
 def translate_file(
-    models: Models, source: Path, folder: Path, options: DecodingOptions, nearest: Nearest | None = None
+    models: ModelFolders, source: Path, folder: Path, options: DecodingOptions, nearest: Nearest | None = None
 ) -> Path:
     """Translate each line of `source`, and return the file with the translations. It is in `folder`.
 
@@ -75,7 +75,7 @@ def _complete_lines(file: BinaryIO) -> int:
 
 
 def _translate_rest(
-    models: Models,
+    models: ModelFolders,
     source: Path,
     file: BinaryIO,
     numbers: tuple[int, int],
@@ -102,7 +102,9 @@ def _translate_rest(
     watch.end()
 
 
-def _translations(models: Models, source: Path, first: int, options: DecodingOptions) -> Iterator[list[Translation]]:
+def _translations(
+    models: ModelFolders, source: Path, first: int, options: DecodingOptions
+) -> Iterator[list[Translation]]:
     translator = load_translator(models, options)
     with_tag([], options.tag, translator.tokenizer)  # it refuses a tag that the model does not know
     lines = islice(read_lines(source), first, None)

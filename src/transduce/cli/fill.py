@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.encoding import Job, run_job
+from transduce.cli.encoding import LineWork, answer_lines
 from transduce.cli.options import Flag, Input, Integer, Output, with_device
 from transduce.console import printable
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
     from transduce.family.inference.diffusion import Filling
-    from transduce.family.inference.text_encoder import TextEncoder, Word
+    from transduce.family.inference.text_encoder import TextEncoder, WordPrediction
     from transduce.family.inference.text_filler import TextFiller
 
 Folder = Annotated[
@@ -78,7 +78,7 @@ def fill(
     """
     settings = {name: value for name, value in asdict(diffusion).items() if value is not None}
 
-    def load() -> Job[Any]:
+    def load() -> LineWork[Any]:
         from transduce.family.inference.diffusion import Filling
         from transduce.family.inference.model_folder import open_member
         from transduce.family.inference.text_encoder import TextEncoder
@@ -94,21 +94,23 @@ def fill(
             raise UserError(f"--{next(iter(settings))}: must not be set for a model that is not a LLaDA; leave it out")
         return _words_of(TextEncoder(member, folder), 5 if n_best is None else n_best)
 
-    run_job(load, input, output, json=json)
+    answer_lines(load, input, output, json=json)
 
 
-def _words_of(encoder: "TextEncoder", n_best: int) -> "Job[list[list[Word]]]":
-    """Return the job of printing the most likely words for each mask."""
+def _words_of(encoder: "TextEncoder", n_best: int) -> "LineWork[list[list[WordPrediction]]]":
+    """Return the work of printing the most likely words for each mask."""
 
-    def text(fields: "list[list[Word]]") -> str:
+    def text(fields: "list[list[WordPrediction]]") -> str:
         return "\t".join(" ".join(f"{printable(word)} {p:.4f}" for word, p in words) for words in fields)
 
-    def record(fields: "list[list[Word]]") -> object:
+    def record(fields: "list[list[WordPrediction]]") -> object:
         return [[{"word": word, "probability": p} for word, p in words] for words in fields]
 
-    return Job(lambda lines, _: encoder.fill(lines, n_best), text, record)
+    return LineWork(lambda lines, _: encoder.fill(lines, n_best), text, record)
 
 
-def _lines_of(filler: "TextFiller", filling: "Filling") -> Job[str]:
-    """Return the job of printing lines whose masks are filled."""
-    return Job(lambda lines, number: filler.fill(lines, filling, number), lambda line: re.sub(r"[\r\n]", " ", line))
+def _lines_of(filler: "TextFiller", filling: "Filling") -> LineWork[str]:
+    """Return the work of printing lines whose masks are filled."""
+    return LineWork(
+        lambda lines, number: filler.fill(lines, filling, number), lambda line: re.sub(r"[\r\n]", " ", line)
+    )

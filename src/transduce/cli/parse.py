@@ -11,7 +11,7 @@ from transduce.cli.options import Alpha, BeamSize, Flag, Input, Models, Output, 
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
-    from transduce.cli.stream import Answers
+    from transduce.cli.stream import LineFilter
     from transduce.decoding.options import DecodingOptions
     from transduce.parsing.parse import Parse
 
@@ -53,7 +53,7 @@ def parse(
 
 
 class _Parsing:
-    """The answers to lines, and the counts over all lines."""
+    """The output lines, and the counts over all lines."""
 
     def __init__(
         self, models: tuple[Path, ...], precision: str, options: "DecodingOptions", svg: Path | None, json: bool
@@ -65,9 +65,9 @@ class _Parsing:
         self.json = json
         self.n_lines = self.n_trees = self.n_symbols = self.n_overruled = self.n_changed = 0
 
-    def load(self) -> "Answers":
+    def load(self) -> "LineFilter":
         """Load the models, and return the function that answers lines."""
-        from transduce.cli.stream import CHUNK_LINES, Answer
+        from transduce.cli.stream import CHUNK_LINES, OutputLine
         from transduce.data.text import arriving_lines
         from transduce.model.cpu_backend import keep_freed_memory
         from transduce.parsing.parse import load_parser
@@ -82,11 +82,11 @@ class _Parsing:
             print(f"transduce: precision {parser.translator.precision}", file=sys.stderr)
         self.options.resolve(parser.translator.config.search)
 
-        def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
+        def output_lines(lines: BinaryIO, name: str) -> Iterator[list[OutputLine]]:
             for chunk in arriving_lines(lines, name, at_most=CHUNK_LINES):
-                yield [Answer(self._line(parse), parse.problem) for parse in parser.parse(chunk, self.options)]
+                yield [OutputLine(self._line(parse), parse.problem) for parse in parser.parse(chunk, self.options)]
 
-        return answers
+        return output_lines
 
     def _line(self, result: "Parse") -> bytes:
         """Count a tree, draw it, and return its line."""

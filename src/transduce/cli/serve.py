@@ -252,8 +252,7 @@ class Loader:
     def __call__(self) -> "Loaded":
         """Return what the files have now. Raises UserError if one is wrong."""
         from transduce.cli.constraints import ConstraintOptions
-        from transduce.cli.stream import Models as Folders
-        from transduce.cli.stream import load_translator
+        from transduce.cli.stream import ModelFolders, load_translator
         from transduce.decoding.phrases.terms import NO_TERMS
         from transduce.serve.generation import Description, Loaded
 
@@ -262,7 +261,7 @@ class Loader:
         keys = () if self.api_keys is None else read_keys(self.api_keys)
         versions = {path: _version(path) for path in set(self.folders.values())}
         models = {
-            version: self._models.get(version) or load_translator(Folders([path], *self.engines), self.options)
+            version: self._models.get(version) or load_translator(ModelFolders([path], *self.engines), self.options)
             for path, version in versions.items()
         }
         by_pair = {pair: models[versions[path]] for pair, path in self.folders.items()}

@@ -43,7 +43,7 @@ SPEED_SECONDS = 1_800  # the progress bar averages the speed over this time, bec
 
 
 @dataclass(frozen=True)
-class Models:
+class ModelFolders:
     """Model folders and the way to run them. precision, engine: None takes the folder's."""
 
     folders: Sequence[Path]
@@ -85,10 +85,10 @@ class Form:
         command = f"transduce calibrate {folders[0]} --src TEXT --ref TEXT"
         raise UserError(f"{name}: expected a model folder with calibration.json; run {command}")
 
-    def answer(self, translation: Translation, left_out: Collection[str]) -> "Answer":
+    def output_line(self, translation: Translation, left_out: Collection[str]) -> "OutputLine":
         """Return a line of output: the text of the translation, or the whole object as JSON without some fields."""
         line = msgspec.json.encode(_record(translation, left_out)) if self.json else translation.line.encode()
-        return Answer(line + b"\n", self.problem(translation))
+        return OutputLine(line + b"\n", self.problem(translation))
 
     def problem(self, translation: Translation) -> str | None:
         """Return what standard error says about a translation; None for nothing."""
@@ -100,7 +100,7 @@ class Form:
 
 
 def run_filter(
-    models: Models,
+    models: ModelFolders,
     source: Path | None,
     target: Path | None,
     options: DecodingOptions,
@@ -116,7 +116,7 @@ def run_filter(
     """
     form.check(options)
 
-    def load() -> Answers:
+    def load() -> LineFilter:
         terms = constraints.load_terms()
         translator = load_translator(models, options)
         constraints.check(translator, options)
@@ -131,32 +131,32 @@ def run_filter(
         left_out = [name for name, is_there in has_fields.items() if not is_there]
         with_tag([], options.tag, translator.tokenizer)
 
-        def answers(lines: BinaryIO, name: str) -> Iterator[list[Answer]]:
+        def output_lines(lines: BinaryIO, name: str) -> Iterator[list[OutputLine]]:
             watch = DoubtWatch(name)
             chunks = translations(translator, lines, name, options, constraints, terms)
             for chunk in form.nearest.first(chunks, name) if form.nearest else chunks:
                 watch.see(chunk)
-                yield [form.answer(translation, left_out) for translation in chunk]
+                yield [form.output_line(translation, left_out) for translation in chunk]
             watch.end()
 
-        return answers
+        return output_lines
 
     filter_lines(source, target, "translating", load)
 
 
 @dataclass(frozen=True)
-class Answer:
-    """An output line, with its line feed. problem: a problem of the input line, for standard error; None if none."""
+class OutputLine:
+    """A line of the output. content: with its line feed. problem: of the input line, for standard error, or None."""
 
-    line: bytes
+    content: bytes
     problem: str | None = None
 
 
-Answers = Callable[[BinaryIO, str], Iterator[list[Answer]]]  # (input, its name) -> the answers to lines, in order
+LineFilter = Callable[[BinaryIO, str], Iterator[list[OutputLine]]]  # (input, its name) -> lists of lines
 
 
-def filter_lines(source: Path | None, target: Path | None, activity: str, load: Callable[[], Answers]) -> None:
-    """Write the answers to the lines of `source` into `target`, in lists, each as soon as it is ready.
+def filter_lines(source: Path | None, target: Path | None, activity: str, load: Callable[[], LineFilter]) -> None:
+    """Write the output lines of `source` into `target`, in lists, each as soon as it is ready.
 
     source, target: None is standard input or standard output. activity: the text next to the progress bar. load: called
     after source and target are checked, because it takes long.
@@ -165,17 +165,17 @@ def filter_lines(source: Path | None, target: Path | None, activity: str, load: 
     lines = _open_input(source)
     bar = _progress_bar(source, target)
     total = None if bar.disable else _count_input_lines(source)
-    answers = load()
+    output_lines = load()
     name = STDIN_NAME if source is None else printable(source)
     with output_file(target) if target is not None else nullcontext(sys.stdout.buffer) as output, bar:
         task = bar.add_task(activity, total=total)
         number = 0
-        for chunk in answers(lines, name):
-            for answer in chunk:
+        for chunk in output_lines(lines, name):
+            for line in chunk:
                 number += 1
-                if answer.problem is not None:
-                    print(f"transduce: {name}:{number}: {answer.problem}", file=sys.stderr)
-                output.write(answer.line)
+                if line.problem is not None:
+                    print(f"transduce: {name}:{number}: {line.problem}", file=sys.stderr)
+                output.write(line.content)
             output.flush()
             bar.update(task, completed=number, refresh=True)
 
@@ -241,7 +241,7 @@ def _progress_bar(source: Path | None, target: Path | None) -> Progress:
     )
 
 
-def load_translator(models: Models, options: DecodingOptions) -> "Translator | engine.ExportedTranslator":
+def load_translator(models: ModelFolders, options: DecodingOptions) -> "Translator | engine.ExportedTranslator":
     """Load the models on the requested engine, or on the engine of their folder."""
     exports = [path for path in models.folders if engine.is_exported(path)]
     if models.engine == "torch" and exports:

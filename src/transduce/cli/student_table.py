@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from transduce.cli.stream import Models, load_translator
+from transduce.cli.stream import ModelFolders, load_translator
 from transduce.config.schema import architecture
 from transduce.data.corpora import Corpus, read_pairs
 from transduce.decoding.options import DEFAULTS, DecodingOptions
@@ -39,7 +39,7 @@ class System:
 
     def load(self) -> "AnyTranslator":
         """Return the model, ready to translate."""
-        return load_translator(Models(self.folders, self.precision), self.options)
+        return load_translator(ModelFolders(self.folders, self.precision), self.options)
 
     @property
     def megabytes(self) -> float:

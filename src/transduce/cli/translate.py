@@ -240,18 +240,18 @@ def translate(
     """
     from transduce.cli.constraints import ConstraintOptions
     from transduce.cli.nearest import Nearest
-    from transduce.cli.stream import Form, Models, run_filter
+    from transduce.cli.stream import Form, ModelFolders, run_filter
     from transduce.decoding.options import DecodingOptions
 
     options = DecodingOptions.from_arguments(**asdict(decoding), alignment=alignment, shortlist=shortlist)
     form = Form(json, nearest and Nearest(nearest, nearest_by), min_confidence)
     phrases = ConstraintOptions(constraints, prefix, terms)
     if file is None:
-        run_filter(Models(models, precision, engine), input, output, options, form=form, constraints=phrases)
+        run_filter(ModelFolders(models, precision, engine), input, output, options, form=form, constraints=phrases)
     else:
         from transduce.cli.file import refuse_with_file, translate_file
 
         others = {"--input": input, "--json": json, "--nearest": nearest, "--constraints": constraints}
         others |= {"--alignment": alignment, "--n-best": decoding.n_best > 1}
         refuse_with_file(file, others)
-        translate_file(Models(models, precision, engine), file, output, options, form, phrases)
+        translate_file(ModelFolders(models, precision, engine), file, output, options, form, phrases)

@@ -61,7 +61,7 @@ def text_of(file: io.RawIOBase, where: str) -> BufferedReader:
 
     where: the name of the file in messages. Reading raises UserError for another compression, or damaged content.
     """
-    return BufferedReader(_Blocks(_text_blocks(file, where), file), 1 << 20)
+    return BufferedReader(_BlockFile(_text_blocks(file, where), file), 1 << 20)
 
 
 def compression_format(path: StrPath) -> str | None:
@@ -122,14 +122,14 @@ def _text_blocks(file: _Readable, where: str) -> Iterator[bytes]:
         yield from _rest(head, file, PLAIN_BYTES)
         return
     kind = FORMATS[head]
-    text = _Blocks(_decompress(_rest(head, file, PACKED_BYTES), where, kind))
+    text = _BlockFile(_decompress(_rest(head, file, PACKED_BYTES), where, kind))
     head = _first_bytes(text)
     if head in ALL_FORMATS:
         raise UserError(f"{where}: expected text in the {kind} file, not {ALL_FORMATS[head]}; decompress it first")
     yield from _rest(head, text, PLAIN_BYTES)
 
 
-class _Blocks(io.RawIOBase):
+class _BlockFile(io.RawIOBase):
     """A raw file of `blocks`. Closing it closes `origin`."""
 
     def __init__(self, blocks: Iterator[bytes], origin: io.RawIOBase | None = None) -> None:

@@ -21,7 +21,7 @@ from transduce.family.inference.application import Application
 from transduce.family.inference.image_classifier import ImageClassifier
 from transduce.family.inference.language_model import LanguageModel
 from transduce.family.inference.text_encoder import TextEncoder, classes_of
-from transduce.family.inference.text_generator import Output
+from transduce.family.inference.text_generator import GeneratedText
 from transduce.family.inference.text_to_text import TextToText
 
 TEXTS = ["two young men", "a dog", "", "the man sits on it", "a", " \t", "Zürich ist schön", "two dogs"]
@@ -92,7 +92,7 @@ def test_outputs_are_those_of_hugging_face(t5: TextToText, tmp_path: Path, beam_
 @pytest.mark.parametrize("options", [{}, {"beam_size": 3}, {"sampling": Sampling(1.5), "seed": 7}])
 def test_the_other_texts_do_not_change_an_output(t5: TextToText, options: Any) -> None:
     together = t5.generate_texts(TEXTS, max_tokens=8, **options)
-    assert together[2] == together[5] == Output()
+    assert together[2] == together[5] == GeneratedText()
     for number, text in enumerate(TEXTS, start=1):
         (alone,) = t5.generate_texts([text], max_tokens=8, first_number=number, **options)
         assert together[number - 1].text == alone.text

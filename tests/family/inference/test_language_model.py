@@ -17,7 +17,7 @@ from transduce.errors import NotFiniteError
 from transduce.family.inference.continuation import GREEDY, continue_ids
 from transduce.family.inference.cpu_language_model import CpuLanguageModel
 from transduce.family.inference.language_model import LanguageModel
-from transduce.family.inference.text_generator import Output
+from transduce.family.inference.text_generator import GeneratedText
 
 TEXTS = ["two young men", "", "a dog", "x" * 100, " \t", "a man"]
 
@@ -99,7 +99,7 @@ def test_the_other_texts_do_not_change_a_continuation(model: LanguageModel, opti
     for number, text in enumerate(TEXTS, start=1):
         (alone,) = model.continue_texts([text], max_tokens=6, first_number=number, **options)
         assert together[number - 1].text == alone.text
-    assert together[1] == together[4] == Output()
+    assert together[1] == together[4] == GeneratedText()
     assert together[3].problem == "expected at most 39 tokens, not 100; split the line"
 
 

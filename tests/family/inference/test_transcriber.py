@@ -21,7 +21,7 @@ from transduce.family.inference.cpu_whisper import CpuWhisper
 from transduce.family.inference.transcriber import Transcriber
 from transduce.family.inference.whisper_tokens import rules_of
 from transduce.family.sound.log_mel import log_mel
-from transduce.family.sound.segments import Transcript, parts_of
+from transduce.family.sound.segments import Transcript, timed_ids_of
 from transduce.family.sound.whisper import Whisper
 
 END = 256
@@ -144,7 +144,7 @@ def test_parts_are_the_segments_of_hugging_face(both: Both) -> None:
             return_token_timestamps=False,
             decoder_input_ids=torch.zeros(1, 3),
         )
-        parts, ours_done = parts_of(ids, FIRST_TIME, n_frames)
+        parts, ours_done = timed_ids_of(ids, FIRST_TIME, n_frames)
         assert ours_done == n_done
         expected = [(float(s["start"]), float(s["end"])) for s in segments]
         assert [(p.start * 0.02, p.end * 0.02) for p in parts] == [pytest.approx(pair) for pair in expected]

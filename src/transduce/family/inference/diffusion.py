@@ -88,7 +88,7 @@ def predictions(logits: Tensor, settings: Filling, generator: torch.Generator) -
 
 
 @dataclass(frozen=True)
-class _Line:
+class _MaskedLine:
     """A line on its way: its ids, the places of its masks at first, its steps, and the generator of its draws."""
 
     ids: list[int]
@@ -135,14 +135,14 @@ def fill_ids(
     return results
 
 
-def _line(ids: list[int], mask: int, settings: Filling, seed: int) -> _Line:
+def _line(ids: list[int], mask: int, settings: Filling, seed: int) -> _MaskedLine:
     places = [place for place, one in enumerate(ids) if one == mask]
     plan = schedule(len(places), settings.steps, settings.block)
-    return _Line(ids, places, plan, torch.Generator().manual_seed(seed))
+    return _MaskedLine(ids, places, plan, torch.Generator().manual_seed(seed))
 
 
 def _fill_step(
-    model: Llada, lines: Sequence[_Line], step: int, settings: Filling, mask: int, never: Sequence[int]
+    model: Llada, lines: Sequence[_MaskedLine], step: int, settings: Filling, mask: int, never: Sequence[int]
 ) -> None:
     """Fill as many masks of each line as its step says."""
     ids = torch.tensor([line.ids for line in lines], device=model.output.weight.device)

@@ -12,7 +12,7 @@ from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptio
 from transduce.family.hugging_face.folder import Member
 from transduce.family.inference.application import PreparedApplication
 from transduce.family.inference.continuation import Searchable, continue_ids, has_kernels, prepare
-from transduce.family.inference.text_generator import Output, TextGenerator, ids_of
+from transduce.family.inference.text_generator import GeneratedText, TextGenerator, ids_of
 from transduce.family.text_model import TextModel
 
 
@@ -38,7 +38,9 @@ class LanguageModel(PreparedApplication, TextGenerator):
         """The model, prepared for this machine, which takes some time and memory."""
         return prepare(self.model, cast(Precision, self.precision))
 
-    def continue_(self, text: str, *, max_tokens: int | None = None, **keywords: Unpack[DecodingKeywords]) -> Output:
+    def continue_(
+        self, text: str, *, max_tokens: int | None = None, **keywords: Unpack[DecodingKeywords]
+    ) -> GeneratedText:
         """Return the continuation of one text. `continue_texts` describes the arguments."""
         return self.continue_texts([text], max_tokens=max_tokens, **keywords)[0]
 
@@ -50,7 +52,7 @@ class LanguageModel(PreparedApplication, TextGenerator):
         options: DecodingOptions = DEFAULTS,
         first_number: int = 1,
         **keywords: Unpack[DecodingKeywords],
-    ) -> list[Output]:
+    ) -> list[GeneratedText]:
         """Return the continuation of each text, without the text itself. On a CPU, other texts change nothing.
 
         max_tokens: maximum number of tokens of a continuation. options: a search or a draw; keywords replace some of

@@ -14,7 +14,7 @@ from transduce.family.inference.application import Application
 from transduce.family.inference.text_encoder import finite
 from transduce.family.sound import ctc
 from transduce.family.sound.log_mel import RATE
-from transduce.family.sound.segments import Segment, Transcript
+from transduce.family.sound.segments import Transcript, TranscriptSegment
 from transduce.family.sound.sound_file import samples_of
 from transduce.family.sound.wav2vec2 import Wav2Vec2, normalised
 from transduce.model.cpu_backend import faster_products
@@ -58,7 +58,7 @@ class SpeechRecogniser(Application):
         log_probs = logits.log_softmax(dim=-1).cpu().numpy()
         text = self._text(ctc.greedy(log_probs) if beam_size == 1 else ctc.prefix_beam(log_probs, beam_size))
         duration = len(samples) / RATE
-        return Transcript(text, None, duration, (Segment(0.0, duration, text),) if text else ())
+        return Transcript(text, None, duration, (TranscriptSegment(0.0, duration, text),) if text else ())
 
     def _text(self, ids: Sequence[int]) -> str:
         if self._characters is None:

@@ -35,7 +35,7 @@ MULTIPLICATIONS = 4_096
 Value = TypeVar("Value")
 
 
-class Word(NamedTuple):
+class WordPrediction(NamedTuple):
     """A word for a masked place, and its probability."""
 
     text: str
@@ -73,7 +73,7 @@ class TextEncoder(Application):
         """The settings of `embed`. Raises UserError for a folder with others than are supported."""
         return sentence_settings(self.member, self.folder)
 
-    def fill(self, lines: Sequence[str], n_best: int = 5) -> list[Answer[list[list[Word]]]]:
+    def fill(self, lines: Sequence[str], n_best: int = 5) -> list[Answer[list[list[WordPrediction]]]]:
         """Return the `n_best` most likely words for each [MASK] of each line, the most likely first."""
         head, mask = self.model.words, self.tokenizer.token_to_id(MASK_NAME)
         if head is None:
@@ -84,14 +84,14 @@ class TextEncoder(Application):
         if type(n_best) is not int or not 1 <= n_best <= most:
             raise UserError(f"n_best={n_best!r}: expected an integer from 1 to {most:,}, the size of the vocabulary")
 
-        def words(ids: Tensor, states: Tensor) -> list[list[list[Word]]]:
+        def words(ids: Tensor, states: Tensor) -> list[list[list[WordPrediction]]]:
             is_masked = ids == mask
-            of_places: list[list[Word]] = []
+            of_places: list[list[WordPrediction]] = []
             for places in states[is_masked].split(PLACES):
                 best = in_rows(head, places).softmax(dim=-1).topk(n_best, dim=-1)
                 finite(best.values, self.folder)
                 for values, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-                    of_places.append(list(map(Word, map(self._word, numbers), values)))
+                    of_places.append(list(map(WordPrediction, map(self._word, numbers), values)))
             places_left = iter(of_places)
             return [[next(places_left) for _ in range(count)] for count in is_masked.sum(dim=1).tolist()]
 

@@ -25,7 +25,7 @@ NEEDLESS += ("max_length", "loops", "numbers", "capitals", "placeholders")
 
 
 @dataclass(frozen=True)
-class Output:
+class GeneratedText:
     """The output for a text.
 
     score: log-probability over length penalty. finished: False if it was cut at its maximum length. problem: the reason
@@ -78,7 +78,7 @@ class TextGenerator(Application, ABC):
         options: DecodingOptions,
         first_number: int,
         keywords: DecodingKeywords,
-    ) -> list[Output]:
+    ) -> list[GeneratedText]:
         """Return the output for each text, of at most `max_tokens`.
 
         options: a search or a draw; keywords replace some of them. Without one, the folder decides. first_number:
@@ -94,7 +94,7 @@ class TextGenerator(Application, ABC):
             options.refuse([name], "for a model of the family; leave it out")
         options = self.generation_settings.options(options)
         settings = options.resolve(self.generation_settings.defaults(GREEDY, max_tokens))
-        outputs, inputs = [Output()] * len(texts), dict[int, list[int]]()
+        outputs, inputs = [GeneratedText()] * len(texts), dict[int, list[int]]()
         short = [i for i, text in enumerate(texts) if len(text) <= MAX_LINE_CHARACTERS and not is_blank(text)]
         encodings = dict(zip(short, self._ids([texts[i] for i in short]), strict=True))
         for i, text in enumerate(texts):
@@ -102,7 +102,7 @@ class TextGenerator(Application, ABC):
                 continue
             ids = encodings.get(i)
             if problem := self._problem(text, ids):
-                outputs[i] = Output(finished=False, problem=problem)
+                outputs[i] = GeneratedText(finished=False, problem=problem)
             elif ids:
                 inputs[i] = ids
         seeds = [sentence_seed(options.seed, first_number + i) for i in inputs]
@@ -112,7 +112,7 @@ class TextGenerator(Application, ABC):
             expected = f"expected outputs that are finite numbers: {problem}; use another copy"
             raise NotFiniteError(f"{self.folder}: {expected}") from None
         for (i, ids), best in zip(inputs.items(), hypotheses, strict=True):
-            outputs[i] = Output(self._text(ids, best), best.score, best.finished)
+            outputs[i] = GeneratedText(self._text(ids, best), best.score, best.finished)
         return outputs
 
 

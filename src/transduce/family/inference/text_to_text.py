@@ -19,7 +19,7 @@ from transduce.decoding.segmentation import MAX_LINE_TOKENS
 from transduce.errors import UserError
 from transduce.family.hugging_face.folder import Member
 from transduce.family.inference.hugging_face_beam import hugging_face_beam, search_or_sample
-from transduce.family.inference.text_generator import Output, TextGenerator, ids_of
+from transduce.family.inference.text_generator import GeneratedText, TextGenerator, ids_of
 from transduce.family.t5 import T5
 from transduce.model.transformer import Cache
 
@@ -40,7 +40,9 @@ class TextToText(TextGenerator):
             raise UserError(f"{self.folder}: {key}: expected one id of the vocabulary; use a whole folder")
         return ids[0]
 
-    def generate(self, text: str, *, max_tokens: int | None = None, **keywords: Unpack[DecodingKeywords]) -> Output:
+    def generate(
+        self, text: str, *, max_tokens: int | None = None, **keywords: Unpack[DecodingKeywords]
+    ) -> GeneratedText:
         """Return the output for one text. `generate_texts` describes the arguments."""
         return self.generate_texts([text], max_tokens=max_tokens, **keywords)[0]
 
@@ -52,7 +54,7 @@ class TextToText(TextGenerator):
         options: DecodingOptions = DEFAULTS,
         first_number: int = 1,
         **keywords: Unpack[DecodingKeywords],
-    ) -> list[Output]:
+    ) -> list[GeneratedText]:
         """Return the output for each text. The other texts change it by rounding at most.
 
         max_tokens: maximum number of tokens of an output, with its end. options: a search or a draw; keywords replace

@@ -28,7 +28,7 @@ from transduce.family.inference.generation_settings import GenerationSettings, g
 from transduce.family.inference.hugging_face_beam import hugging_face_beam
 from transduce.family.inference.whisper_tokens import Rules, SpecialTokens, rules_of, settings_of, special_tokens
 from transduce.family.sound.log_mel import RATE, STEP, log_mel
-from transduce.family.sound.segments import FRAMES, SECONDS, Part, Segment, Transcript, parts_of
+from transduce.family.sound.segments import FRAMES, SECONDS, TimedIds, Transcript, TranscriptSegment, timed_ids_of
 from transduce.family.sound.sound_file import samples_of
 from transduce.family.sound.whisper import Whisper
 from transduce.model.cpu_backend import faster_products
@@ -97,7 +97,7 @@ class Transcriber(PreparedApplication):
             memory = self._memory(features, 0)
             language = language or self.tokens.language or self._most_likely_language(memory)
             prompt = self.tokens.prompt(language, task, with_times=times)
-            segments = list[Segment]()
+            segments = list[TranscriptSegment]()
             cut = list[Span]()
             silent = list[Span]()
             start = 0
@@ -120,19 +120,19 @@ class Transcriber(PreparedApplication):
             tuple(silent),
         )
 
-    def _parts(self, memory: Tensor, output: Hypothesis, n: int, *, with_times: bool) -> tuple[list[Part], int]:
+    def _parts(self, memory: Tensor, output: Hypothesis, n: int, *, with_times: bool) -> tuple[list[TimedIds], int]:
         """Return the parts of the output for a window of `n` frames, none if it is silent, and the frames of them."""
         if self._is_silent(memory, output):
             return [], n
         if not with_times:
-            return [Part(0, n // FRAMES, output.ids)], n
-        parts, n_done = parts_of(output.ids, self.tokens.first_time, n)
+            return [TimedIds(0, n // FRAMES, output.ids)], n
+        parts, n_done = timed_ids_of(output.ids, self.tokens.first_time, n)
         return parts, n_done or n  # the next window never begins where this one does
 
-    def _segment(self, part: Part, offset: float, duration: float) -> Segment:
+    def _segment(self, part: TimedIds, offset: float, duration: float) -> TranscriptSegment:
         """Return a segment of a window that begins at `offset` in a sound, both in seconds."""
         start, end = (min(offset + time * SECONDS, duration) for time in (part.start, part.end))
-        return Segment(start, end, self._text(part.ids))
+        return TranscriptSegment(start, end, self._text(part.ids))
 
     def _settings(self, beam_size: int | None) -> SearchConfig:
         if self.generation_settings.sampling is not None:

@@ -14,7 +14,7 @@ FRAMES = 2  # of features in a step of time
 
 
 @dataclass(frozen=True)
-class Segment:
+class TranscriptSegment:
     """A part of a transcript, and when it is heard, in seconds."""
 
     start: float
@@ -34,12 +34,12 @@ class Transcript:
     text: str
     language: str | None
     duration: float
-    segments: tuple[Segment, ...]
+    segments: tuple[TranscriptSegment, ...]
     cut: tuple[tuple[float, float], ...] = ()
     silent: tuple[tuple[float, float], ...] = ()
 
 
-class Part(NamedTuple):
+class TimedIds(NamedTuple):
     """The ids of a segment, with its times; and when it begins and ends, in steps from the start of the window."""
 
     start: int
@@ -47,7 +47,7 @@ class Part(NamedTuple):
     ids: Sequence[int]
 
 
-def parts_of(ids: Sequence[int], first_time: int, n_frames: int) -> tuple[list[Part], int]:
+def timed_ids_of(ids: Sequence[int], first_time: int, n_frames: int) -> tuple[list[TimedIds], int]:
     """Return the segments in an output, and the number of frames from the start of its window to the next window.
 
     ids: of the output, without its end. first_time: id of the first time, `<|0.00|>`. n_frames: frames of the window.
@@ -58,15 +58,15 @@ def parts_of(ids: Sequence[int], first_time: int, n_frames: int) -> tuple[list[P
     cuts = [i + 1 for i, both in enumerate(pairwise(is_time)) if all(both)]
     if not cuts:
         times = [token - first_time for token in ids if token >= first_time]
-        return [Part(0, times[-1] if times and times[-1] else n_frames // FRAMES, ids)], n_frames
+        return [TimedIds(0, times[-1] if times and times[-1] else n_frames // FRAMES, ids)], n_frames
     is_complete = is_time[-2:] == [False, True]
     ends = [*cuts, len(ids)] if is_complete else cuts
     parts = [ids[start:end] for start, end in pairwise([0, *ends])]
     n_done = n_frames if is_complete else FRAMES * (ids[cuts[-1] - 1] - first_time)
-    return [Part(part[0] - first_time, part[-1] - first_time, part) for part in parts], n_done
+    return [TimedIds(part[0] - first_time, part[-1] - first_time, part) for part in parts], n_done
 
 
-def srt(segments: Sequence[Segment]) -> str:
+def srt(segments: Sequence[TranscriptSegment]) -> str:
     """Return subtitles in SRT."""
     cues = [(segment, segment.text.strip()) for segment in segments]
     cues = [(segment, text) for segment, text in cues if text]
