@@ -8,7 +8,7 @@ from support.serving import Reverser, Served, served
 from support.toy_task import ROOT
 
 from transduce.data.languages import language_likelihoods
-from transduce.serve.models import Models
+from transduce.serve.models import ServerModels
 
 TEXTS = ROOT / "benchmarks" / "short_texts.tsv"
 ENGLISH, GERMAN, REVERSED = "The old dog runs.", "Der alte Hund rennt.", "runs. dog old The"
@@ -20,7 +20,7 @@ def service() -> Iterator[Served]:
     pytest.importorskip("py3langid")
     pairs = {("en", "de"): Reverser(), ("de", "en"): Reverser()}
     with served(pairs) as service:
-        service.service.models = Models(pairs, language_likelihoods(frozenset(["en", "de"])))
+        service.service.models = ServerModels(pairs, language_likelihoods(frozenset(["en", "de"])))
         yield service
 
 
@@ -52,7 +52,7 @@ def test_detect_tells_a_pair_from_its_reverse(service: Served) -> None:
 
 def test_a_server_of_one_pair_knows_its_target_language() -> None:
     pytest.importorskip("py3langid")
-    models = Models({("nb", "pt-BR"): Reverser()}, language_likelihoods(frozenset(["nb", "pt"])))
+    models = ServerModels({("nb", "pt-BR"): Reverser()}, language_likelihoods(frozenset(["nb", "pt"])))
     assert models.detect("O cachorro velho corre.", "pt-BR")[0] == "pt-BR"
     assert models.detect("Den gamle hunden løper.", "pt-BR")[0] == "nb"
 

@@ -109,7 +109,7 @@ def test_no_alternative_lacks_a_phrase_that_the_translation_has() -> None:
     texts: Any = [Written("x y", "y x", "y y", "x z y"), Written("y", "y y", "z z", "x")]
     constraint = LineConstraint(must=["x", "y"])
     call = TranslateCall(["", ""], [("en", "de")] * 2, alternatives=3, constraints=[constraint] * 2)
-    first, second = Work(texts).answers(call)
+    first, second = Work(texts).translations(call)
     assert (first.text, first.unmet, first.alternatives) == ("x y", [], ["y x", "x z y"])
     assert (second.text, second.unmet, second.alternatives) == ("y", ["x"], ["y y"])
 

@@ -10,17 +10,17 @@ from support.serving import JSON, Reverser, Served, served
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.serve.keys import Sender
-from transduce.serve.models import Model
+from transduce.serve.models import TranslationModel
 from transduce.serve.queue import SentenceQueue
 from transduce.serve.refusal import Refusal
-from transduce.serve.sentence import Output, Sentence, finish
+from transduce.serve.sentence import Sentence, SentenceResult, finish
 from transduce.serve.settings import Limits
 
 MODEL = Reverser()
 BODY = b'{"q": "a b", "source": "en", "target": "de"}'
 
 
-def sentences(loop: asyncio.AbstractEventLoop, words: str, model: Model | None = None) -> list[Sentence]:
+def sentences(loop: asyncio.AbstractEventLoop, words: str, model: TranslationModel | None = None) -> list[Sentence]:
     """Return a sentence of two tokens for each word."""
     model = model or MODEL
     return [Sentence(model, word, DecodingOptions(), 2, False, loop.create_future()) for word in words.split()]
@@ -38,7 +38,11 @@ def lines(queue: SentenceQueue, count: int, tokens: int = 99) -> str:
 
 
 def taken(
-    queue: SentenceQueue, count: int = 9, tokens: int = 99, models: Sequence[Model] = (MODEL,), waits: bool = False
+    queue: SentenceQueue,
+    count: int = 9,
+    tokens: int = 99,
+    models: Sequence[TranslationModel] = (MODEL,),
+    waits: bool = False,
 ) -> list[Sentence]:
     """Take sentences as an engine does that has this room for each lane of these models."""
     rooms = {(id(model), is_short): (count, tokens) for model in models for is_short in (True, False)}
@@ -194,7 +198,11 @@ def test_results_of_one_step_wake_the_event_loop_once(
     monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *call: (calls.append(call), wake(*call)))
     some, gone = sentences(loop, "a b c"), sentences(other, "d")
     other.close()
-    results: list[Output | Exception] = [Output(Translation("x")), Refusal(500, "y", "model"), Output(Translation("z"))]
+    results: list[SentenceResult | Exception] = [
+        SentenceResult(Translation("x")),
+        Refusal(500, "y", "model"),
+        SentenceResult(Translation("z")),
+    ]
     some[2].result.cancel()  # its client left
     finish(dict(zip([*some, *gone], [*results, results[0]], strict=True)))
     loop.run_until_complete(asyncio.sleep(0))

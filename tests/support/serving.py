@@ -28,7 +28,7 @@ from transduce.serve.engine import Engine
 from transduce.serve.keys import Key
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
-from transduce.serve.models import Models
+from transduce.serve.models import ServerModels
 from transduce.serve.protocol import ConnectionObserver, protocol_with
 from transduce.serve.queue import SentenceQueue
 from transduce.serve.server import uvicorn_config
@@ -123,7 +123,7 @@ class Served:
         self.logger = Log(self.metrics.log_errors.inc, writing)
         self.queue = SentenceQueue(settings.limits)
         self.engine = Engine(self.queue, models.values(), self.metrics.count_step, n_threads)
-        self.models = Models(models, terms=dict.fromkeys(models, Terms.of(terms)))
+        self.models = ServerModels(models, terms=dict.fromkeys(models, Terms.of(terms)))
         self.service = Service(self.models, self.queue, self.metrics, DecodingOptions(), settings.limits)
         self.settings = settings
         self.observer = ConnectionObserver(settings, self.metrics, self.logger)

@@ -15,7 +15,7 @@ from transduce.decoding.phrases.terms import Terms
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
-    from transduce.serve.models import Model
+    from transduce.serve.models import TranslationModel
 
 ConstraintForm = Literal["tabs", "json"]
 
@@ -48,7 +48,7 @@ class ConstraintOptions:
         """Return the terms of the file; None without a file."""
         return None if self.terms is None else Terms.load(self.terms)
 
-    def check(self, model: "Model", options: DecodingOptions) -> None:
+    def check(self, model: "TranslationModel", options: DecodingOptions) -> None:
         """Raise UserError for options with which no search can meet phrases, and for an engine without constraints."""
         if self.form is not None or self.terms is not None:
             check_search(options, options.resolve(model.config.search))

@@ -22,7 +22,7 @@ from transduce.serve.settings import Limits, ServerSettings
 if TYPE_CHECKING:
     from transduce.decoding.options import DecodingOptions
     from transduce.serve.generation import Loaded
-    from transduce.serve.models import Model, Pair
+    from transduce.serve.models import Pair, TranslationModel
 
 ServedModels = Annotated[
     str,
@@ -247,7 +247,7 @@ class Loader:
     engines: tuple[str | None, Literal["torch", "ctranslate2"] | None]
     api_keys: Path | None
     terms: Mapping["Pair", Path] = field(default_factory=dict["Pair", Path])
-    _models: "dict[tuple[object, ...], Model]" = field(default_factory=dict)
+    _models: "dict[tuple[object, ...], TranslationModel]" = field(default_factory=dict)
 
     def __call__(self) -> "Loaded":
         """Return what the files have now. Raises UserError if one is wrong."""

@@ -45,22 +45,22 @@ class DeepL(ClientApi):
     async def translate(self, request: Request) -> Response:
         fields = await self.fields(request)
         call = self._call(fields, owner_of(self.key(request, fields)))
-        answers = await self.service.translate(call, request, self.record(request))
-        for i, answer in enumerate(answers):
-            if answer.problem is not None:
-                raise answer.problem.at(f"$.text[{i}]")
-        translations: list[dict[str, object]] = []
-        for text, pair, answer in zip(call.texts, call.pairs, answers, strict=True):
-            translations.append({"detected_source_language": pair[0].upper(), "text": answer.text})
-            if answer.unmet:  # the targets of terms
-                translations[-1]["unmetConstraints"] = list(answer.unmet)
-            if answer.doubts:
-                translations[-1]["doubts"] = list(answer.doubts)
-            if answer.text_confidence is not None:
-                translations[-1]["textConfidence"] = answer.text_confidence
+        translations = await self.service.translate(call, request, self.record(request))
+        for i, translation in enumerate(translations):
+            if translation.problem is not None:
+                raise translation.problem.at(f"$.text[{i}]")
+        entries: list[dict[str, object]] = []
+        for text, pair, translation in zip(call.texts, call.pairs, translations, strict=True):
+            entries.append({"detected_source_language": pair[0].upper(), "text": translation.text})
+            if translation.unmet:  # the targets of terms
+                entries[-1]["unmetConstraints"] = list(translation.unmet)
+            if translation.doubts:
+                entries[-1]["doubts"] = list(translation.doubts)
+            if translation.text_confidence is not None:
+                entries[-1]["textConfidence"] = translation.text_confidence
             if fields.is_true("show_billed_characters"):
-                translations[-1]["billed_characters"] = len(text)
-        return json_response({"translations": translations})
+                entries[-1]["billed_characters"] = len(text)
+        return json_response({"translations": entries})
 
     async def languages(self, request: Request) -> Response:
         fields = await self.fields(request)

@@ -22,10 +22,10 @@ from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.segment_constraints import FREE
 from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.errors import UserError, is_out_of_memory
-from transduce.serve.models import Model, Search
+from transduce.serve.models import Search, TranslationModel
 from transduce.serve.queue import SentenceQueue
 from transduce.serve.refusal import Refusal, invalid
-from transduce.serve.sentence import LaneId, Output, Sentence, finish
+from transduce.serve.sentence import LaneId, Sentence, SentenceResult, finish
 from transduce.serve.words import align
 
 Outcomes = dict[Sentence, Translation | Exception]
@@ -38,7 +38,7 @@ MAX_TOKENS = 2_048  # of its sources; times a beam of 4 it is a batch of `batche
 class WholeBatches:
     """The search of an engine that only translates lists of lines. A step translates all lines."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: TranslationModel) -> None:
         self.model = model
         self.lines: dict[Sentence, tuple[str, DecodingOptions]] = {}
 
@@ -87,7 +87,7 @@ class WholeBatches:
             self.lines.pop(key, None)
 
 
-def search_of(model: Model) -> Search[Sentence]:
+def search_of(model: TranslationModel) -> Search[Sentence]:
     """Return an empty search of a model."""
     running = model.running()
     return WholeBatches(model) if running is None else running
@@ -117,7 +117,7 @@ class Engine:
     def __init__(
         self,
         queue: SentenceQueue,
-        models: Iterable[Model],
+        models: Iterable[TranslationModel],
         on_step: Callable[[EngineStep], None] = lambda step: None,
         n_threads: int | None = None,
     ) -> None:
@@ -183,7 +183,7 @@ class _Task:
     that the task at work had before its present step (start-time fair queuing, Goyal et al. 1996).
     """
 
-    def __init__(self, model: Model, is_short: bool) -> None:
+    def __init__(self, model: TranslationModel, is_short: bool) -> None:
         self.model = model
         self.lane = id(model), is_short
         self.seconds = 0.0
@@ -248,7 +248,7 @@ class _Task:
             }
             finish(outputs)
             for sentence, output in outputs.items():
-                if isinstance(output, Output):
+                if isinstance(output, SentenceResult):
                     translated.append(sentence)
                     n_target += len(output.translation.pieces)
         seconds = time.monotonic() - start
@@ -276,7 +276,7 @@ class _Task:
             return dict.fromkeys(self.sentences, problem.with_traceback(None))
 
 
-def _output(sentence: Sentence, outcome: Translation | Exception) -> Output | Refusal:
+def _output(sentence: Sentence, outcome: Translation | Exception) -> SentenceResult | Refusal:
     """Return the result for a sentence: its translation and alignment, or the reason for none."""
     if isinstance(outcome, Exception):
         return _refusal(outcome)
@@ -284,7 +284,7 @@ def _output(sentence: Sentence, outcome: Translation | Exception) -> Output | Re
         words = None
         if sentence.needs_alignment:
             words = align(sentence.model, sentence.line, outcome.text, sentence.options.tag)
-        return Output(outcome, words)
+        return SentenceResult(outcome, words)
     except Exception as problem:
         return _refusal(problem)
 

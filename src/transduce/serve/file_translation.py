@@ -8,31 +8,31 @@ from transduce.decoding.phrases.placeholders import damaged_placeholders
 from transduce.serve.documents import Part
 from transduce.serve.logs import Record
 from transduce.serve.models import Pair
-from transduce.serve.service import Answer, Service, TranslateCall
+from transduce.serve.service import Service, TextTranslation, TranslateCall
 
 PORTION = 64  # texts of a file that are translated together; other requests take turns with them
 
 
 async def translate_parts(
     service: Service, parts: Sequence[Part], pair: Pair, request: Request, record: Record, *, placeholders: bool
-) -> list[Answer]:
-    """Return the answer for each part. A portion waits for room in the queue.
+) -> list[TextTranslation]:
+    """Return the translation of each part. A portion waits for room in the queue.
 
     Raises Refusal if there is no room in time, and if the model fails on a part.
     """
     if pair[0] == pair[1]:
-        return [Answer(part.write(part.line, None)) for part in parts]
-    answers = list[Answer]()
+        return [TextTranslation(part.write(part.line, None)) for part in parts]
+    translations = list[TextTranslation]()
     for portion in portions(parts, service.limits.request_characters // 10):
         texts, documents = [part.line for part in portion], [[part] for part in portion]
         pairs = [pair] * len(portion)
         call = TranslateCall(texts, pairs, placeholders=placeholders, documents=documents, waits_for_room=True)
-        answers += await service.translate(call, request, record)
+        translations += await service.translate(call, request, record)
         if failure := next(
-            (a.problem for a in answers[-len(portion) :] if a.problem and a.problem.status >= 500), None
+            (t.problem for t in translations[-len(portion) :] if t.problem and t.problem.status >= 500), None
         ):
             raise failure
-    return answers
+    return translations
 
 
 def portions(parts: Sequence[Part], most: int) -> Iterator[Sequence[Part]]:
@@ -46,7 +46,7 @@ def portions(parts: Sequence[Part], most: int) -> Iterator[Sequence[Part]]:
 
 
 def doubtful_texts(
-    parts: Sequence[Part], answers: Sequence[Answer], min_confidence: float | None
+    parts: Sequence[Part], translations: Sequence[TextTranslation], min_confidence: float | None
 ) -> list[dict[str, object]]:
     """Return number and source of each text that a reader should look at, with the reasons.
 
@@ -55,13 +55,13 @@ def doubtful_texts(
     min_confidence: the confidence below which a translation is one of them; None: no confidence makes it one.
     """
     texts = list[dict[str, object]]()
-    for number, (part, answer) in enumerate(zip(parts, answers, strict=True), start=1):
-        confidence = 1.0 if answer.text_confidence is None else answer.text_confidence
-        damaged = [] if answer.problem else damaged_placeholders(part.line, answer.text)
+    for number, (part, translation) in enumerate(zip(parts, translations, strict=True), start=1):
+        confidence = 1.0 if translation.text_confidence is None else translation.text_confidence
+        damaged = [] if translation.problem else damaged_placeholders(part.line, translation.text)
         reasons = {
-            "problem": answer.problem and answer.problem.message,
-            "unmetConstraints": [*dict.fromkeys([*answer.unmet, *damaged])],
-            "doubts": [*answer.doubts],
+            "problem": translation.problem and translation.problem.message,
+            "unmetConstraints": [*dict.fromkeys([*translation.unmet, *damaged])],
+            "doubts": [*translation.doubts],
             "textConfidence": confidence if confidence < (min_confidence or 0.0) else None,
         }
         if any(reason not in (None, []) for reason in reasons.values()):

@@ -13,7 +13,7 @@ from transduce.serve.app import State, application
 from transduce.serve.engine import Engine
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
-from transduce.serve.models import Model, Models, Pair, primary
+from transduce.serve.models import Pair, ServerModels, TranslationModel, primary
 from transduce.serve.queue import SentenceQueue
 from transduce.serve.sentence import Sentence
 from transduce.serve.service import Service
@@ -36,7 +36,7 @@ class Description:
 class Loaded:
     """What a server reads from files: its models and terms by (source, target), and its keys, in the settings."""
 
-    by_pair: Mapping[Pair, Model]
+    by_pair: Mapping[Pair, TranslationModel]
     settings: ServerSettings
     description: Description
     terms: Mapping[Pair, Terms] = field(default_factory=dict[Pair, Terms])
@@ -53,7 +53,7 @@ class Generation:
         self.engine = Engine(self.queue, loaded.by_pair.values(), metrics.count_step, settings.engine_threads)
         likelihoods = language_likelihoods(frozenset(primary(code) for pair in loaded.by_pair for code in pair))
         self.service = Service(
-            Models(loaded.by_pair, likelihoods, loaded.terms), self.queue, metrics, options, settings.limits
+            ServerModels(loaded.by_pair, likelihoods, loaded.terms), self.queue, metrics, options, settings.limits
         )
         self.app = application(self.service, settings, state, log)
         self.engine.start()

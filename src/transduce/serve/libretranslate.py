@@ -18,7 +18,7 @@ from transduce.serve.models import Pair, name_of
 from transduce.serve.phrases import constraints_of, keeps_placeholders, terms_of
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.requests import Fields
-from transduce.serve.service import Answer, ClientLeft, TranslateCall, check_texts
+from transduce.serve.service import ClientLeft, TextTranslation, TranslateCall, check_texts
 
 FORMATS = {"text": False, "html": True}
 PLACE = "Invalid request: $.q"
@@ -41,8 +41,8 @@ class LibreTranslate(ClientApi):
         record = self.record(request)
         if "text/event-stream" in request.headers.get("accept", ""):
             return self._stream(call, request, is_list, detections)
-        answers = await self.service.translate(call, request, record)
-        return json_response(self._answer(answers, call, is_list, detections))
+        translations = await self.service.translate(call, request, record)
+        return json_response(self._answer(translations, call, is_list, detections))
 
     async def detect(self, request: Request) -> Response:
         fields = await self.fields(request)
@@ -92,14 +92,14 @@ class LibreTranslate(ClientApi):
         parts = lines_of(file.document)
         (pair, *_), _ = self._pairs(fields, [" ".join(part.line for part in parts[:PORTION])], is_html=False)
         min_confidence, placeholders = self._min_confidence(fields, pair), keeps_placeholders(fields)
-        answers = await translate_parts(
+        translations = await translate_parts(
             self.service, parts, pair, request, self.record(request), placeholders=placeholders
         )
         sources = (part.write(part.line, None) for part in parts)
-        pieces = [source if each.problem else each.text for source, each in zip(sources, answers, strict=True)]
+        pieces = [source if each.problem else each.text for source, each in zip(sources, translations, strict=True)]
         data = await self.downloads.run(file.write, filled(file.document, pieces))
         url = _download_address(request) + self.downloads.add(name, pair[1], data)
-        doubtful = doubtful_texts(parts, answers, min_confidence)
+        doubtful = doubtful_texts(parts, translations, min_confidence)
         return json_response({"translatedFileUrl": url, "doubtfulTexts": doubtful})
 
     async def _file(self, name: str, content: bytes) -> File:
@@ -170,27 +170,27 @@ class LibreTranslate(ClientApi):
         return [(source, target_code) for source in sources], detections
 
     def _answer(
-        self, answers: Sequence[Answer], call: TranslateCall, is_list: bool, detections: Detections
+        self, translations: Sequence[TextTranslation], call: TranslateCall, is_list: bool, detections: Detections
     ) -> Mapping[str, object]:
         """Return the answer: lists if the texts were a list, else the first of each."""
-        problems = [answer.problem for answer in answers]
+        problems = [t.problem for t in translations]
         if problems[0] is not None and (not is_list or all(problem and problem.status >= 500 for problem in problems)):
             raise problems[0].at(PLACE)
-        lists: dict[str, list[object]] = {"translatedText": [answer.text for answer in answers]}
+        lists: dict[str, list[object]] = {"translatedText": [t.text for t in translations]}
         if detections:
             lists["detectedLanguage"] = [
                 {"confidence": confidence, "language": language} for language, confidence in detections
             ]
         if call.alternatives:
-            lists["alternatives"] = [list(answer.alternatives) for answer in answers]
+            lists["alternatives"] = [list(t.alternatives) for t in translations]
         if call.has_confidence:
-            lists["confidence"] = [answer.confidence for answer in answers]
-        if any(answer.text_confidence is not None for answer in answers):
-            lists["textConfidence"] = [answer.text_confidence for answer in answers]
-        if call.constraints or call.terms or call.placeholders or any(answer.unmet for answer in answers):
-            lists["unmetConstraints"] = [list(answer.unmet) for answer in answers]
-        if any(answer.doubts for answer in answers):
-            lists["doubts"] = [list(answer.doubts) for answer in answers]
+            lists["confidence"] = [t.confidence for t in translations]
+        if any(t.text_confidence is not None for t in translations):
+            lists["textConfidence"] = [t.text_confidence for t in translations]
+        if call.constraints or call.terms or call.placeholders or any(t.unmet for t in translations):
+            lists["unmetConstraints"] = [list(t.unmet) for t in translations]
+        if any(t.doubts for t in translations):
+            lists["doubts"] = [list(t.doubts) for t in translations]
         if any(problems):
             lists["problems"] = [problem and problem.message for problem in problems]
         return lists if is_list else {name: values[0] for name, values in lists.items()}
@@ -208,7 +208,7 @@ class LibreTranslate(ClientApi):
             try:
                 async for index, text in self.service.segments(work):
                     yield _event("segment", {"index": index, "text": text})
-                yield _event("done", self._answer(work.answers(call), call, is_list, detections))
+                yield _event("done", self._answer(work.translations(call), call, is_list, detections))
             except Refusal as refusal:
                 self.service.metrics.rejected.labels(refusal.reason).inc()
                 yield _event("error", {"error": refusal.message})

@@ -47,7 +47,7 @@ class Search(Protocol[Key]):
         ...
 
 
-class Model(Protocol):
+class TranslationModel(Protocol):
     """A model of any engine: `transduce.Translator`, or `interop.ctranslate2_engine.ExportedTranslator`."""
 
     config: Config
@@ -96,7 +96,7 @@ class Model(Protocol):
         ...
 
 
-class Models:
+class ServerModels:
     """The models of a server, by (source, target).
 
     tags: for each pair, the tag of its target language, or None. likelihoods: of the language of a text; None: the
@@ -105,7 +105,7 @@ class Models:
 
     def __init__(
         self,
-        by_pair: Mapping[Pair, Model],
+        by_pair: Mapping[Pair, TranslationModel],
         likelihoods: Likelihoods | None = None,
         terms: Mapping[Pair, Terms] | None = None,
     ) -> None:

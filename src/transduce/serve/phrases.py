@@ -13,7 +13,7 @@ from transduce.decoding.phrases.segment_constraints import FREE, check_search
 from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.errors import UserError, nearest
 from transduce.serve.documents import Document, lines_of
-from transduce.serve.models import Model
+from transduce.serve.models import TranslationModel
 from transduce.serve.refusal import invalid
 from transduce.serve.requests import MAX_FIELDS, Fields
 
@@ -99,7 +99,7 @@ def _column(fields: Fields, name: str, n_texts: int, is_list: bool) -> Sequence[
     return [EMPTY[name] if _is_empty(entry) else entry for entry in value]
 
 
-def check_terms(model: Model, options: DecodingOptions) -> None:
+def check_terms(model: TranslationModel, options: DecodingOptions) -> None:
     """Raise Refusal if a model cannot have terms or placeholders in its translations."""
     if not model.takes_constraints:
         expected = "expected no terms, no glossary and no placeholders"
@@ -110,7 +110,9 @@ def check_terms(model: Model, options: DecodingOptions) -> None:
         raise invalid(str(error)) from None
 
 
-def check_text(constraint: LineConstraint, document: Document, model: Model, options: DecodingOptions) -> None:
+def check_text(
+    constraint: LineConstraint, document: Document, model: TranslationModel, options: DecodingOptions
+) -> None:
     """Raise Refusal if the translation of a text cannot meet its constraint."""
     n_lines = len(lines_of(document))
     if n_lines > 1 and (constraint.must or constraint.prefix):

@@ -23,11 +23,11 @@ from transduce.serve.documents import Document, Part, filled, lines_of, plain_do
 from transduce.serve.logs import Record
 from transduce.serve.markup import html_document
 from transduce.serve.metrics import Metrics
-from transduce.serve.models import Model, Models
+from transduce.serve.models import ServerModels, TranslationModel
 from transduce.serve.phrases import check_terms, check_text
 from transduce.serve.queue import NO_ROOM, SentenceQueue
 from transduce.serve.refusal import Refusal, invalid
-from transduce.serve.sentence import Output, Sentence
+from transduce.serve.sentence import Sentence, SentenceResult
 from transduce.serve.settings import Limits
 from transduce.serve.words import Confidences, confidences
 
@@ -61,7 +61,7 @@ class TranslateCall:
 
 
 @dataclass(frozen=True)
-class Answer:
+class TextTranslation:
     """The translation of a text, its alternatives, the reason for which there is none, and the words' confidence.
 
     unmet: the phrases and the targets of terms that the translation lacks, the placeholders that it does not have as
@@ -118,13 +118,13 @@ class _Text:
         return [piece for pieces in filled(self.document, of_parts, lambda text: [(text, None)]) for piece in pieces]
 
 
-def _choice(output: Output, number: int) -> Translation:
+def _choice(output: SentenceResult, number: int) -> Translation:
     """Return alternative `number` of a sentence, or its best."""
     choices: Sequence[Translation] = (output.translation, *output.translation.alternatives)
     return choices[number] if number < len(choices) else choices[0]
 
 
-def _write(part: Part, output: Output, number: int) -> str:
+def _write(part: Part, output: SentenceResult, number: int) -> str:
     choice = _choice(output, number)
     return part.write(choice.text, output.alignment if choice is output.translation else None)
 
@@ -142,7 +142,7 @@ class Service:
     """Models behind a queue, with the decoding options and the limits of a server."""
 
     def __init__(
-        self, models: Models, queue: SentenceQueue, metrics: Metrics, options: DecodingOptions, limits: Limits
+        self, models: ServerModels, queue: SentenceQueue, metrics: Metrics, options: DecodingOptions, limits: Limits
     ) -> None:
         self.models = models
         self.queue = queue
@@ -151,8 +151,8 @@ class Service:
         self.limits = limits
         self.max_alternatives = min(beam_size(model, options) for model in models.by_pair.values()) - 1
 
-    async def translate(self, call: TranslateCall, request: Request, record: Record) -> list[Answer]:
-        """Return the answer for each text of a request.
+    async def translate(self, call: TranslateCall, request: Request, record: Record) -> list[TextTranslation]:
+        """Return the translation of each text of a request.
 
         Raises Refusal if the queue is full or the deadline has passed, and `ClientLeft` when the client leaves.
         """
@@ -165,9 +165,9 @@ class Service:
             if work.sentences:
                 results = asyncio.wait([sentence.result for sentence in work.sentences])
                 await self._until_done(results, request.receive)
-            answers = work.answers(call)
-            self.metrics.failed_texts.inc(sum(answer.problem is not None for answer in answers))
-            return answers
+            translations = work.translations(call)
+            self.metrics.failed_texts.inc(sum(translation.problem is not None for translation in translations))
+            return translations
         finally:
             self.end(work, record)
 
@@ -281,13 +281,13 @@ class Work:
         self.texts = texts
         self.sentences = [sentence for text in texts for sentence in text.sentences]
 
-    def answers(self, call: TranslateCall) -> list[Answer]:
-        """Return the answer for each text, once all sentences have their results."""
-        answers = []
+    def translations(self, call: TranslateCall) -> list[TextTranslation]:
+        """Return the translation of each text, once all sentences have their results."""
+        translations = []
         constraints = call.constraints or [FREE] * len(self.texts)
         for text, constraint in zip(self.texts, constraints, strict=True):
             if text.failure is not None:
-                answers.append(Answer("", problem=text.failure))
+                translations.append(TextTranslation("", problem=text.failure))
                 continue
             phrases = constraint.phrases()
             best, unmet = text.written(0), _unmet(text, 0, phrases)
@@ -295,8 +295,8 @@ class Work:
             different = [other for other, its in others.items() if other != best and not Counter(its) - Counter(unmet)]
             confidence = text.confidences() if call.has_confidence else []
             more = {"confidence": confidence, "text_confidence": text.confidence}
-            answers.append(Answer(best, different, unmet=unmet, doubts=text.doubts, **more))
-        return answers
+            translations.append(TextTranslation(best, different, unmet=unmet, doubts=text.doubts, **more))
+        return translations
 
 
 def _options(options: DecodingOptions, tag: str | None, call: TranslateCall) -> DecodingOptions:
@@ -310,7 +310,7 @@ _replaced = functools.lru_cache(maxsize=256)(dataclasses.replace)  # the checks 
 
 
 def _sentences(
-    document: Document, model: Model, options: DecodingOptions, constraint: LineConstraint, terms: Terms
+    document: Document, model: TranslationModel, options: DecodingOptions, constraint: LineConstraint, terms: Terms
 ) -> _Text:
     """Return the document with the sentences of its lines, or with the problem of a line that is too long."""
     loop = asyncio.get_running_loop()
@@ -337,7 +337,7 @@ async def _until_the_client_leaves(receive: Receive) -> None:
         pass
 
 
-def beam_size(model: Model, options: DecodingOptions) -> int:
+def beam_size(model: TranslationModel, options: DecodingOptions) -> int:
     """Return the beam size with which `model` translates."""
     return options.resolve(model.config.search).beam_size
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from transduce.data.vocabulary import SPACE, TokenizerLike
 from transduce.decoding.hypothesis import Alignment, Translation
-from transduce.serve.models import Model
+from transduce.serve.models import TranslationModel
 
 MAX_CHARACTERS = 1_000  # of a sentence and its translation; a longer alignment would delay the other sentences
 
@@ -33,7 +33,7 @@ def confidences(translation: Translation, tokenizer: TokenizerLike) -> Confidenc
     return [(word, round(math.exp(log_prob), 3)) for word, log_prob in zip(words, least, strict=True)]
 
 
-def align(model: Model, line: str, text: str, tag: str | None = None) -> Alignment | None:
+def align(model: TranslationModel, line: str, text: str, tag: str | None = None) -> Alignment | None:
     """Return the source word of each word of `text`, or None if the model knows none or the sides are too long.
 
     tag: tag that is put before the line; it is no word of the line.
