@@ -72,7 +72,7 @@ def test_the_program_in_the_folder_has_our_greedy_text(toy: Toy, tmp_path: Path)
 
 @pytest.mark.parametrize("normalizes", [False, True])
 def test_its_tokenizer_is_ours(normalizes: bool) -> None:
-    from transduce.interop.onnx_translate import Tokenizer as Theirs
+    from transduce.interop.onnx_translate import JsonTokenizer as Theirs
 
     texts = ["a b c d", "the cat sat on the mat", "Zürich ist schön, 12 34!"]
     ours = Tokenizer.learn(texts, vocab_size=330, tags=("<2de>",), normalizes=normalizes)

@@ -207,10 +207,10 @@ class _Network:
 
 def _log_probs(graphs: dict[str, bytes], src: Ids, tgt: Ids) -> np.ndarray:
     """Return onnxruntime's log-probability of every target token."""
-    from transduce.interop.onnx_translate import Model
+    from transduce.interop.onnx_translate import OnnxModel
 
     batch = collate(src, tgt)
-    exported = Model(graphs["encoder.onnx"], graphs["decoder.onnx"])
+    exported = OnnxModel(graphs["encoder.onnx"], graphs["decoder.onnx"])
     state = exported.start(batch.src.numpy())
     columns = []
     for last, token in zip(batch.tgt_in.numpy().T, batch.tgt_out.numpy().T, strict=True):

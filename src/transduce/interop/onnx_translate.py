@@ -16,7 +16,7 @@ WHITE_SPACE = "[\\s\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\
 WORD = "_?L[LM]{0,63}|_?N{1,64}|_?[MO]{1,64}|_"  # over the kinds of characters: letters, marks, numbers, others
 
 
-class Tokenizer:
+class JsonTokenizer:
     def __init__(self, content):
         self.ids, self.pieces = content["model"]["vocab"], [*content["model"]["vocab"]]
         self.ranks = {tuple(pair): rank for rank, pair in enumerate(content["model"]["merges"])}
@@ -47,7 +47,7 @@ class Tokenizer:
         return spaced.replace(ESCAPE + "1", SPACE).replace(ESCAPE + "0", ESCAPE)
 
 
-class Model:
+class OnnxModel:
     def __init__(self, encoder, decoder):  # of each the file's path or content
         self.encoder, self.decoder = onnxruntime.InferenceSession(encoder), onnxruntime.InferenceSession(decoder)
 
@@ -81,7 +81,7 @@ class Model:
 
 def translate(folder, lines, batch=32):
     settings, content = (json.loads((folder / f"{name}.json").read_bytes()) for name in ("transduce", "tokenizer"))
-    tokenizer, model = Tokenizer(content), Model(folder / "encoder.onnx", folder / "decoder.onnx")
+    tokenizer, model = JsonTokenizer(content), OnnxModel(folder / "encoder.onnx", folder / "decoder.onnx")
     sources, outputs = [tokenizer.encode(line) for line in lines], dict.fromkeys(range(len(lines)), [])
     more, most = settings["search"]["max_extra_tokens"], settings["search"]["max_length"] or sys.maxsize
     longest = settings["model"]["max_positions"] or max(1024, settings["data"]["max_tokens"] + more)

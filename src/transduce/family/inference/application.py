@@ -27,7 +27,7 @@ USES = {
     **dict.fromkeys(ENCODERS_ONLY_HERE, "`transduce fill` or `embed`"),
 }
 
-Model = TypeVar("Model", bound=nn.Module)
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class Application:
@@ -63,7 +63,7 @@ class Application:
     def _decode(self, ids: Sequence[int]) -> str:
         return decode_ids(self.tokenizer, ids, self.folder)
 
-    def model_of(self, kind: type[Model], expected: str) -> Model:
+    def model_of(self, kind: type[Module], expected: str) -> Module:
         """Return the model of the member. Raises UserError if it is not of the `kind`, which `expected` describes."""
         if isinstance(self.member.model, kind):
             return self.member.model
