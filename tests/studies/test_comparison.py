@@ -6,16 +6,7 @@ from pathlib import Path
 import pytest
 
 from transduce.evaluation.study_report import Report, Section, fill_report, rows_table
-from transduce.studies.comparison import (
-    Difference,
-    Noise,
-    by_verdict,
-    claim_verdict,
-    difference,
-    noise,
-    overall,
-    paired_difference,
-)
+from transduce.studies.comparison import Difference, Noise, by_verdict, difference, noise, paired_difference
 
 
 def test_noise_is_pooled_over_groups() -> None:
@@ -83,24 +74,18 @@ def test_a_report_is_its_markdown_file_with_its_parts(tmp_path: Path) -> None:
 
 
 def test_a_direction_holds_if_the_whole_interval_is_on_its_side() -> None:
-    assert claim_verdict("hurts", Difference(0.05, 0.04), 0.02) == "holds"
-    assert claim_verdict("hurts", Difference(0.05, 0.06), 0.02) == "inconclusive"
-    assert claim_verdict("hurts", Difference(-0.05, 0.04), 0.02) == "does not hold"
-    assert claim_verdict("helps", Difference(-0.05, 0.04), 0.02) == "holds"
-    assert claim_verdict("helps", Difference(0.05, 0.04), 0.02) == "does not hold"
-    assert claim_verdict("hurts", Difference(9.0, None), 0.02) == "inconclusive"
+    assert Difference(0.05, 0.04).claim_verdict("hurts", 0.02) == "holds"
+    assert Difference(0.05, 0.06).claim_verdict("hurts", 0.02) == "inconclusive"
+    assert Difference(-0.05, 0.04).claim_verdict("hurts", 0.02) == "does not hold"
+    assert Difference(-0.05, 0.04).claim_verdict("helps", 0.02) == "holds"
+    assert Difference(0.05, 0.04).claim_verdict("helps", 0.02) == "does not hold"
+    assert Difference(9.0, None).claim_verdict("hurts", 0.02) == "inconclusive"
 
 
 def test_no_effect_holds_if_the_whole_interval_is_small() -> None:
     """A small difference is no evidence: with a wide interval it is inconclusive."""
-    assert claim_verdict("none", Difference(0.005, 0.01), 0.02) == "holds"
-    assert claim_verdict("none", Difference(0.005, 0.04), 0.02) == "inconclusive"
-    assert claim_verdict("none", Difference(0.05, 0.01), 0.02) == "does not hold"
-    assert claim_verdict("none", Difference(-0.05, 0.01), 0.02) == "does not hold"
-    assert claim_verdict("none", Difference(0.03, 0.02), 0.02) == "inconclusive"
-
-
-def test_a_claim_about_several_rows_holds_for_all_of_them() -> None:
-    assert overall(["holds", "holds"]) == "holds"
-    assert overall(["holds", "inconclusive"]) == "inconclusive" == overall([])
-    assert overall(["holds", "inconclusive", "does not hold"]) == "does not hold"
+    assert Difference(0.005, 0.01).claim_verdict("none", 0.02) == "holds"
+    assert Difference(0.005, 0.04).claim_verdict("none", 0.02) == "inconclusive"
+    assert Difference(0.05, 0.01).claim_verdict("none", 0.02) == "does not hold"
+    assert Difference(-0.05, 0.01).claim_verdict("none", 0.02) == "does not hold"
+    assert Difference(0.03, 0.02).claim_verdict("none", 0.02) == "inconclusive"

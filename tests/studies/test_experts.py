@@ -14,7 +14,8 @@ from transduce.family.experts import Experts, routings
 from transduce.model.transformer import parameter_count
 from transduce.studies import experts
 from transduce.studies.experts import N_EXPERTS, ROWS, SIZES, balance, build, report
-from transduce.studies.small_models import batches, flops_per_token
+from transduce.studies.small_models import batches
+from transduce.training.flops import flops_per_token
 
 TINY = replace(
     SIZES, vocab_size=320, d_model=16, n_layers=2, n_heads=2, segment=8, rows=4, steps=2, warmup=2, lengths=(8,),

@@ -22,7 +22,6 @@ from transduce.studies import positions
 from transduce.studies.positions import POSITIONS, ROWS, XL, build, report, scalings
 from transduce.studies.results import read_results
 from transduce.studies.small_models import (
-    SIZES,
     SegmentSizes,
     batches,
     hashes,
@@ -31,6 +30,7 @@ from transduce.studies.small_models import (
     train_on_segments,
 )
 
+SIZES = SegmentSizes()
 KINDS = Sinusoids, Learned, Rotary, Alibi, Bucketed, Shaw
 TINY = replace(
     SIZES, vocab_size=320, d_model=16, n_layers=1, n_heads=2, segment=8, rows=4, steps=3, warmup=2,

@@ -27,7 +27,8 @@ from transduce.studies.scaling_laws import (
     run_scaling,
 )
 from transduce.studies.scaling_report import Laws, Outcome, envelope, fit_laws, report
-from transduce.studies.small_models import flops_per_token, read_streams
+from transduce.studies.small_models import read_streams
+from transduce.training.flops import flops_per_token
 
 TINY = replace(SWEEP, shapes=((1, 16), (2, 32)), budgets=(64, 128), vocab_size=320, segment=8, rows=4, evaluated=64)
 

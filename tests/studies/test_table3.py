@@ -18,7 +18,7 @@ from transduce.evaluation.study_report import html_page, markdown, write_report
 from transduce.studies.comparison import Row
 from transduce.studies.results import Results, encode_config, provenance, read_results
 from transduce.studies.table3 import PLANS, STUDY, Table3Texts, run_table3, trainings
-from transduce.studies.table3_report import CLAIMS, LARGE_BASE, PAPER, SIZES, report
+from transduce.studies.table3_report import CLAIMS, LARGE_BASE, PAPER, SIZES, overall, report
 
 # ---- rows --------------------------------------------------------------------------------------------------------
 
@@ -128,6 +128,12 @@ def test_the_report_has_the_effect_of_each_change_with_its_interval(results: Res
     assert len(effects) == 19
     figures = figures_of(markdown(report(results)), "## Every row")
     assert figures["(C) N = 2"][1:5] == ["14.00", "22.00", "13.00", "23.00"]
+
+
+def test_a_claim_about_several_rows_holds_for_all_of_them() -> None:
+    assert overall(["holds", "holds"]) == "holds"
+    assert overall(["holds", "inconclusive"]) == "inconclusive"
+    assert overall(["holds", "inconclusive", "does not hold"]) == "does not hold"
 
 
 def test_each_claim_has_one_sentence(results: Results) -> None:

@@ -9,7 +9,6 @@ from msgspec import to_builtins
 from transduce.config.recipes import find_recipe
 from transduce.config.schema import with_value
 from transduce.studies import attention, experts, positions, scaling_laws, table2, table2_search, table4
-from transduce.studies.positions import SIZES
 from transduce.studies.positions import points as length_points
 from transduce.studies.results import Results, encode_config, provenance
 from transduce.studies.scaling_laws import SWEEP
@@ -17,6 +16,7 @@ from transduce.studies.table2 import SEEDS, trainings, with_points
 from transduce.studies.table2_costs import cost_name
 from transduce.studies.table2_search import SYSTEMS, waiting
 
+SIZES = positions.STUDY.sizes
 SECONDS = {"post-norm": 0.3, "pre-norm": 0.3, "recurrent": 0.22, "convolutional": 0.25}
 # Perplexity over steps: scale and exponent. The pre-norm Transformer starts worst and ends best.
 PERPLEXITY = {

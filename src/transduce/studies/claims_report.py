@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from transduce.config.schema import Config, architecture
 from transduce.evaluation.study_report import NOT_RUN, Report
 from transduce.studies.claims_models import WIDTHS, row_of
-from transduce.studies.comparison import Difference, Row, as_factor, as_points, claim_verdict, report_of, samples_of
+from transduce.studies.comparison import Difference, Row, as_factor, as_points, report_of, samples_of
 from transduce.studies.results import Results, config_of
 
 POSITIONS = ("sinusoids", "learned")
@@ -170,12 +170,12 @@ SOFTMAX_COLUMNS = (
 
 def _is_worse(change: Difference | None) -> str:
     """Return the verdict on the claim that a perplexity rises, with its change. change: of the logarithm."""
-    return f"{claim_verdict('hurts', change)} ({as_factor(change)})" if change else UNKNOWN
+    return f"{change.claim_verdict('hurts')} ({as_factor(change)})" if change else UNKNOWN
 
 
 def _is_improved(change: Difference | None, unit: str) -> str:
     """Return the verdict on the claim that a figure of which more is better rises, with its change."""
-    return f"{claim_verdict('helps', -change)} ({as_points(change)}{unit})" if change else UNKNOWN
+    return f"{(-change).claim_verdict('helps')} ({as_points(change)}{unit})" if change else UNKNOWN
 
 
 UNKNOWN = "inconclusive, not run"

@@ -20,6 +20,8 @@ T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # Student's
 
 Verdict = Literal["better", "worse", "inconclusive"]
 VERDICTS: tuple[Verdict, ...] = ("better", "worse", "inconclusive")
+Effect = Literal["hurts", "helps", "none"]
+ClaimVerdict = Literal["holds", "does not hold", "inconclusive"]
 
 
 def t95(freedom: int) -> float:
@@ -74,6 +76,21 @@ class Difference:
         if high < 0:
             return "worse" if more_is_better else "better"
         return "inconclusive"
+
+    def claim_verdict(self, claim: Effect, smallest: float = 0.0) -> ClaimVerdict:
+        """Return whether the change of a figure of which less is better has the effect that is claimed.
+
+        "none" holds if the whole interval is within `smallest` of 0, and does not if the whole interval is outside.
+        """
+        if claim == "none":
+            low, high = self.interval or (-math.inf, math.inf)
+            if -smallest <= low and high <= smallest:
+                return "holds"
+            return "does not hold" if high < -smallest or low > smallest else "inconclusive"
+        verdict = self.verdict()
+        if verdict == "inconclusive":
+            return verdict
+        return "holds" if (verdict == "worse") == (claim == "hurts") else "does not hold"
 
 
 def difference(values: Sequence[float], base: Sequence[float], spread: Noise | None) -> Difference | None:
@@ -173,35 +190,6 @@ def by_verdict(changes: Mapping[str, Difference | None]) -> dict[Verdict, list[s
     return groups
 
 
-# ---- claims ------------------------------------------------------------------------------------------------------
-
-Effect = Literal["hurts", "helps", "none"]
-ClaimVerdict = Literal["holds", "does not hold", "inconclusive"]
-
-
-def claim_verdict(claim: Effect, change: Difference, smallest: float = 0.0) -> ClaimVerdict:
-    """Return whether a `change` of a figure of which less is better has the effect that is claimed.
-
-    "none" holds if the whole interval is within `smallest` of 0, and does not if the whole interval is outside.
-    """
-    if claim == "none":
-        low, high = change.interval or (-math.inf, math.inf)
-        if -smallest <= low and high <= smallest:
-            return "holds"
-        return "does not hold" if high < -smallest or low > smallest else "inconclusive"
-    verdict = change.verdict()
-    if verdict == "inconclusive":
-        return verdict
-    return "holds" if (verdict == "worse") == (claim == "hurts") else "does not hold"
-
-
-def overall(verdicts: Collection[ClaimVerdict]) -> ClaimVerdict:
-    """Return the verdict on a claim about several rows: it holds for all of them, or does not hold for at least one."""
-    if verdicts and all(verdict == "holds" for verdict in verdicts):
-        return "holds"
-    return "does not hold" if "does not hold" in verdicts else "inconclusive"
-
-
 # ---- text --------------------------------------------------------------------------------------------------------
 
 REPORTS = Path(__file__).with_name("reports")
@@ -236,12 +224,15 @@ def _with_interval(change: Difference | None, sign: str, number: Callable[[float
     return f"{value}, {' to '.join(map(number, change.interval))}" if change.interval else value
 
 
-def report_of(results: Results, **parts: Any) -> Report:
+def report_of(results: Results, *, missing: Sequence[str] | None = None, **parts: Any) -> Report:
     """Return the report of a study by its file in `reports`.
 
-    parts: what the names in the file stand for, besides the settings of the study, the number of entries, those that
-    are done, their processor time, the failures as blocks and as text, and the entries that were not run.
+    missing: the titles of what was not run; None: the names of the entries. parts: what the other names in the file
+    stand for, besides the settings of the study, the number of entries, those that are done, their processor time, and
+    the failures as blocks and as text.
     """
+    if missing is None:
+        missing = [name for name, entry in results.entries.items() if entry["status"] == NOT_RUN]
     done, failures = results.done(), results.failures()
     general: dict[str, Any] = {
         "done": len(done),
@@ -249,12 +240,6 @@ def report_of(results: Results, **parts: Any) -> Report:
         "cost": duration(sum(entry.get("cpu_seconds", 0) for entry in done)),
         "failures": failures,
         "failed": "".join(failures),
-        "missing": not_run(name for name, entry in results.entries.items() if entry["status"] == NOT_RUN),
+        "missing": [f"Not run: {', '.join(missing)}."] if missing else [],
     }
     return fill_report(REPORTS / f"{results.study.name}.md", {**results.settings, **general, **parts})
-
-
-def not_run(titles: Iterable[str]) -> list[str]:
-    """Return one sentence that names what has not been run; nothing without titles."""
-    names = ", ".join(titles)
-    return [f"Not run: {names}."] if names else []

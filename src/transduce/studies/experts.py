@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from transduce.evaluation.study_report import NOT_RUN, Report
 from transduce.family.decoder_only import DecoderOnly
@@ -18,17 +18,8 @@ from transduce.family.experts import router_loss, routings
 from transduce.model.transformer import parameter_count
 from transduce.studies.comparison import Difference, Row, as_factor, by_verdict, report_of, rows_of, samples_of
 from transduce.studies.results import Cost, Duration, Entry, Figures, Results, figures_type, list_type
-from transduce.studies.small_models import (
-    SMALL_TRAINING,
-    SegmentSizes,
-    SmallModel,
-    SmallStudy,
-    Streams,
-    batches,
-    flops_per_token,
-    perplexities,
-    train_on_segments,
-)
+from transduce.studies.small_models import SegmentSizes, SmallStudy, Streams, batches, perplexities, train_on_segments
+from transduce.training.flops import flops_per_token
 
 SIZES = SegmentSizes(lengths=(64,))
 N_EXPERTS = 8
@@ -71,7 +62,7 @@ def build(row: str, sizes: SegmentSizes) -> DecoderOnly:
     return DecoderOnly(config)
 
 
-def balance(model: SmallModel) -> Tensor:
+def balance(model: nn.Module) -> Tensor:
     """Return the loss for the balance of the experts."""
     return router_loss(routings(model))
 
@@ -131,7 +122,7 @@ def _share(entries: Sequence[Entry], extreme: Callable[[list[float]], float]) ->
 
 STUDY = SmallStudy(
     "experts",
-    lambda name, settings: [SMALL_TRAINING, EXPERTS],
+    lambda name, settings: [SmallStudy.training, EXPERTS],
     rows=[*ROWS],
     sizes=SIZES,
     figures=train_and_evaluate,

@@ -20,8 +20,6 @@ from transduce.model.transformer import parameter_count
 from transduce.studies.comparison import as_factor, by_verdict, mean_and_range, paired_difference, report_of
 from transduce.studies.results import Count, Figures, Results, figures_type, list_type
 from transduce.studies.small_models import (
-    SIZES,
-    SMALL_TRAINING,
     SegmentSizes,
     SmallModel,
     SmallStudy,
@@ -124,9 +122,8 @@ def _curves(results: Results, row: str, lengths: Sequence[int]) -> list[list[flo
 
 STUDY = SmallStudy(
     "positions",
-    lambda name, settings: [SMALL_TRAINING, LENGTHS],
+    lambda name, settings: [SmallStudy.training, LENGTHS],
     rows=ROWS,
-    sizes=SIZES,
     figures=train_and_evaluate,
     report=report,
 )

@@ -156,6 +156,10 @@ class Results:
         """Check whether the entry `name` has its figures."""
         return self.entries.get(name, {}).get("status") == "done"
 
+    def is_current(self, name: str, config: Config) -> bool:
+        """Check whether the entry `name` has its figures, with the settings of `config`."""
+        return self.is_done(name) and not changes_since(self.entries[name], config)
+
     def has_failed(self, name: str) -> bool:
         """Check whether the entry `name` has a reason instead of its figures."""
         return self.entries.get(name, {}).get("status") == "failed"

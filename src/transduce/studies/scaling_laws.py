@@ -27,15 +27,8 @@ from transduce.studies.results import Cost, Count, Figures, Loss, Results, Study
 from transduce.studies.runner import Task, in_pool, print_line, run_tasks, timed
 from transduce.studies.scaling_fit import RESAMPLES
 from transduce.studies.scaling_report import fit_laws, report
-from transduce.studies.small_models import (
-    SegmentSizes,
-    Streams,
-    flops_per_token,
-    hashes,
-    perplexities,
-    read_streams,
-    train_small,
-)
+from transduce.studies.small_models import SegmentSizes, Streams, hashes, perplexities, read_streams, train_small
+from transduce.training.flops import flops_per_token
 
 SHAPES = ((2, 32), (3, 48), (4, 64), (4, 96), (5, 128), (6, 160), (6, 208))  # layers and widths
 D_K = 16  # the width of a head

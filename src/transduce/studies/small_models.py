@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.flop_counter import FlopCounterMode
 
 from transduce.data.text import file_sha256, is_blank, read_lines
 from transduce.data.tokenizer import Tokenizer
@@ -26,7 +25,6 @@ from transduce.family.decoder_only import DecoderOnly
 from transduce.family.transformer_xl import NO_MEMORY, TransformerXL
 from transduce.studies.results import Cost, Count, Figures, Percent, Results, Study, figures_type, settings_type
 from transduce.studies.runner import Task, in_pool, run_tasks, timed
-from transduce.training.flops import ADDED_COUNTS
 from transduce.training.optimizer import adam, learning_rate
 
 SmallModel = DecoderOnly | TransformerXL
@@ -60,9 +58,6 @@ class SegmentSizes:
         return replace(sizes_of(self, DecoderConfig), max_positions=self.lengths[-1])
 
 
-SIZES = SegmentSizes()
-SMALL_TRAINING = figures_type("row", "seed", "parameters", "steps", "seconds", "cpu_seconds")
-
 # ---- a study -----------------------------------------------------------------------------------------------------
 
 
@@ -77,15 +72,16 @@ class Streams:
 
 @dataclass(frozen=True)
 class SmallStudy(Study):
-    """A study whose cells are rows of small models, each with all seeds.
+    """A study whose cells are rows of small models, each with all seeds. training: the type of their common figures.
 
     figures: trains a row with a seed, and returns its figures; it is sent to other processes, so it must be picklable.
     """
 
+    training: ClassVar[type] = figures_type("row", "seed", "parameters", "steps", "seconds", "cpu_seconds")
     settings: type = figures_type(sizes=settings_type(SegmentSizes))
     _: KW_ONLY
     rows: Sequence[str]
-    sizes: SegmentSizes
+    sizes: SegmentSizes = SegmentSizes()
     figures: Callable[[SegmentSizes, str, int, Streams], Figures]
     report: Callable[[Results], Report]
 
@@ -183,7 +179,7 @@ def train_on_segments(
     ids: Tensor,
     sizes: SegmentSizes,
     seed: int,
-    added_loss: Callable[[SmallModel], Tensor] | None = None,
+    added_loss: Callable[[nn.Module], Tensor] | None = None,
 ) -> None:
     """Train the model on segments of a text. added_loss: joins the cross-entropy of each step.
 
@@ -221,16 +217,6 @@ def batches(ids: Tensor, sizes: SegmentSizes, seed: int) -> Iterator[tuple[Tenso
     for step in range(sizes.steps):
         i = step % n_segments
         yield inputs[:, i], targets[:, i], i == 0
-
-
-def flops_per_token(model: DecoderOnly, inputs: Tensor, targets: Tensor) -> int:
-    """Return the FLOPs of the products in a training step, forward and backward, for each token of a batch (R,T)."""
-    model.train()
-    with FlopCounterMode(display=False, custom_mapping=ADDED_COUNTS) as counter:
-        F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).backward()
-    model.zero_grad()
-    model.eval()
-    return round(counter.get_total_flops() / inputs.numel())
 
 
 # ---- evaluation --------------------------------------------------------------------------------------------------

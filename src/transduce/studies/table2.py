@@ -14,18 +14,7 @@ from pathlib import Path
 
 from transduce.errors import UserError
 from transduce.storage.run_request import TrainRequest
-from transduce.studies.results import (
-    Cost,
-    Count,
-    Entry,
-    Percent,
-    Perplexity,
-    Results,
-    Study,
-    changes_since,
-    figures_type,
-    list_type,
-)
+from transduce.studies.results import Cost, Count, Entry, Percent, Perplexity, Results, Study, figures_type, list_type
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.table2_costs import Budgets, cost_name, measure_costs
@@ -76,7 +65,7 @@ def run_table2(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
 def add_costs(texts: Texts, results: Results) -> None:
     """Measure the cost of a step of each system, all in turn, unless results.json has the costs of today's recipes."""
     first = {training.row: training for training in reversed(trainings())}
-    if all(_has_cost(training, results) for training in first.values()):
+    if all(results.is_current(cost_name(system), training.config()) for system, training in first.items()):
         return
     runs = results.path.parent / "runs"
     requests = [
@@ -89,11 +78,6 @@ def add_costs(texts: Texts, results: Results) -> None:
     results.start_session([])
     for system, cost in zip(first, costs, strict=True):
         results.record(cost_name(system), "done", row=system, **cost)
-
-
-def _has_cost(training: Training, results: Results) -> bool:
-    name = cost_name(training.row)
-    return results.is_done(name) and not changes_since(results.entries[name], training.config())
 
 
 def with_points(plan: Sequence[Training], results: Results) -> list[Training]:

@@ -164,6 +164,7 @@ def report(results: Results) -> Report:
     edges = [
         f"{SYSTEMS[system]}: {' and '.join(best.at_edges())}" for system, best in winners.items() if best.at_edges()
     ]
+    tables: dict[str, Any] = {system: _candidates(system, results, winners) for system in SYSTEMS}
     unfinished = [title for system, title in SYSTEMS.items() if system not in winners]
     return report_of(
         results,
@@ -179,7 +180,7 @@ def report(results: Results) -> Report:
         dropout=DROPOUTS[0],
         low_peak=PEAKS[2],
         high_peak=PEAKS[3],
-        **{system: _candidates(system, results, winners) for system in SYSTEMS},
+        **tables,
     )
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from transduce.config.recipes import find_recipe
@@ -11,19 +11,7 @@ from transduce.config.recipes.studies import table3
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import Change, changes_height, changes_svg
 from transduce.evaluation.study_report import NOT_RUN, Figure, Report, Table, rows_table
-from transduce.studies.comparison import (
-    ClaimVerdict,
-    Difference,
-    Effect,
-    as_factor,
-    as_points,
-    claim_verdict,
-    not_run,
-    overall,
-    report_of,
-    rows_of,
-    samples_of,
-)
+from transduce.studies.comparison import Difference, Effect, as_factor, as_points, report_of, rows_of, samples_of
 from transduce.studies.results import Results
 
 SCORES = {"small": "bleu", "paper": "bleu_compound_split"}  # the BLEU in the table; the paper's has compounds split
@@ -51,10 +39,6 @@ class PublishedModel:
     bleu: float
     parameters: int | None = None
 
-    @property
-    def title(self) -> str:
-        return f"({self.group}) {self.changed}" if self.group else self.changed
-
 
 PAPER = {
     "base": PublishedModel("", "base", 4.92, 25.8, 65),
@@ -78,6 +62,8 @@ PAPER = {
     "learned": PublishedModel("E", "learned positions", 4.92, 25.7),
     "big": PublishedModel("", "big", 4.33, 26.4, 213),
 }
+TITLES = {name: f"({row.group}) {row.changed}" if row.group else row.changed for name, row in PAPER.items()}
+TITLES[LARGE_BASE] = "base, larger text"
 
 SIZES = ("d256", "d1024", "ff1024", "ff4096", "big")  # the rows that can have a separate text, a larger one
 BIGGER: dict[str, Effect] = {
@@ -123,13 +109,8 @@ def report(results: Results) -> Report:
         figures=figures,
         bleu=BLEU_IN_WORDS[study.scale],
         table=_figures(study),
-        missing=not_run(map(title, missing)),
+        missing=[TITLES[row] for row in missing],
     )
-
-
-def title(name: str) -> str:
-    """Return the title of a row."""
-    return "base, larger text" if name == LARGE_BASE else PAPER[name].title
 
 
 # ---- differences from base ---------------------------------------------------------------------------------------
@@ -143,7 +124,6 @@ class _Study:
     """
 
     def __init__(self, results: Results) -> None:
-        self.results = results
         self.scale: str = results.settings["scale"]
         self.score = SCORES[self.scale]
         self.rows = [*PAPER]
@@ -178,19 +158,20 @@ class _Study:
 
     def verdict(self, effects: Mapping[str, Effect]) -> str:
         """Return the verdict on a claim about effects and, if they are of several rows, the rows by their verdicts."""
-        groups: dict[ClaimVerdict, list[str]] = {}
-        missing = []
+        groups: dict[str, list[str]] = {}
+        verdicts, missing = [], []
         for name, effect in effects.items():
             if change := self.change(name, "perplexity"):
-                verdict = claim_verdict(effect, change, math.log(SMALLEST_FACTOR))
-                groups.setdefault(verdict, []).append(f"{PAPER[name].changed} (perplexity {as_factor(change)})")
+                verdicts.append(change.claim_verdict(effect, math.log(SMALLEST_FACTOR)))
+                words = f"{PAPER[name].changed} (perplexity {as_factor(change)})"
+                groups.setdefault(verdicts[-1], []).append(words)
             else:
                 missing.append(PAPER[name].changed)
         parts = [f"{verdict}: {', '.join(names)}" for verdict, names in groups.items()]
         parts += [f"not run: {', '.join(missing)}"] if missing else []
-        if not groups:
+        if not verdicts:
             return f"inconclusive, {parts[0]}"
-        return parts[0] if len(effects) == 1 else f"{overall(groups)}. By row: {'; '.join(parts)}"
+        return parts[0] if len(effects) == 1 else f"{overall(verdicts)}. By row: {'; '.join(parts)}"
 
     def spread(self) -> str:
         """Return the standard deviation between seeds in words."""
@@ -202,19 +183,26 @@ class _Study:
     def texts(self) -> str:
         """Return the sentences on the larger text: its rows, and the text that the spread between seeds is from."""
         several = [row for row, entries in self.entries.items() if len(entries) > 1]
-        on_large = [name for name in several if name == LARGE_BASE or name in SIZES]
+        on_large = [TITLES[row] for row in several if row == LARGE_BASE or row in SIZES]
         text = " The rows of another size were trained on a larger text, and are compared with base on that text."
         if several and not on_large:
             text += (
                 " No row of the larger text has several seeds: its intervals take the spread of the smaller text, from "
-                f"{', '.join(map(title, several))}. If seeds differ more there, they are too narrow."
+                f"{', '.join(TITLES[row] for row in several)}. If seeds differ more there, they are too narrow."
             )
         elif several:
             text += (
                 " The spread is pooled over both texts: of the larger one, "
-                f"{', '.join(map(title, on_large))} {'has' if len(on_large) == 1 else 'have'} several seeds."
+                f"{', '.join(on_large)} {'has' if len(on_large) == 1 else 'have'} several seeds."
             )
         return text
+
+
+def overall(verdicts: Collection[str]) -> str:
+    """Return the verdict on a claim about several rows: it holds for all of them, or does not hold for at least one."""
+    if all(verdict == "holds" for verdict in verdicts):
+        return "holds"
+    return "does not hold" if "does not hold" in verdicts else "inconclusive"
 
 
 def _effects(study: _Study) -> list[list[str]]:
@@ -222,7 +210,7 @@ def _effects(study: _Study) -> list[list[str]]:
     base = PAPER["base"]
     return [
         [
-            title(row),
+            TITLES[row],
             f"x {PAPER[row].perplexity / base.perplexity:.3f}",
             as_factor(study.change(row, "perplexity")) or NOT_RUN,
             as_factor(study.change(row, "mean perplexity")),
@@ -243,7 +231,7 @@ def _changes(figure: str, study: _Study) -> Figure:
         if figure != "BLEU":
             published = 100 * (PAPER[name].perplexity / PAPER["base"].perplexity - 1)
             here = [100 * math.expm1(value) for value in here]
-        changes.append(Change(title(name), published, here))
+        changes.append(Change(TITLES[name], published, here))
     alt = "; ".join(
         f"{change.name}: {change.in_paper:+.1f} in the paper, "
         + (f"{statistics.fmean(change.in_runs):+.1f} here" if change.in_runs else "not run here")
@@ -270,7 +258,7 @@ def _figures(study: _Study) -> Table:
         paper = PAPER["base" if row == LARGE_BASE else row]
         lines.append(
             [
-                title(row),
+                TITLES[row],
                 _settings_here(row, study),
                 *(entries.range(*paths[name]) or NOT_RUN for name in ("perplexity", "BLEU")),
                 *[f"{entries.mean(*penalty):.3f}" if entries.values(*penalty) else ""] * has_penalties,

@@ -27,7 +27,7 @@ from transduce.parsing.labelled_f1 import read_gold
 from transduce.parsing.linearize import TreeForm, linearize
 from transduce.parsing.trees import Tree, sentence_of
 from transduce.storage.atomic_folder import write_file
-from transduce.studies.comparison import as_points, not_run, report_of, rows_of, samples_of
+from transduce.studies.comparison import as_points, report_of, rows_of, samples_of
 from transduce.studies.results import Count, Entry, Figures, Percent, Results, Study, figures_type
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
@@ -212,14 +212,13 @@ PAPER = (
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
     study = _Study(results)
-    missing = [title for row, title in TITLES.items() if not study.entries[row]]
     return report_of(
         results,
         lead=study.lead(),
         effects=study.effects(),
         spread=study.spread(),
         scores=study.figures(),
-        missing=not_run(missing),
+        missing=[title for row, title in TITLES.items() if not study.entries[row]],
         drawings=study.drawings(),
         costs=study.costs(),
         paper=study.paper(),
@@ -230,7 +229,6 @@ class _Study:
     """The results as parts of the report. A text is "valid" or "test"."""
 
     def __init__(self, results: Results) -> None:
-        self.results = results
         self.done = results.done()
         self.entries = rows_of(results, TITLES)
         self.n_trees: int = results.settings["number of training trees"]

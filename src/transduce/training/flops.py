@@ -7,6 +7,8 @@ an LSTM, forward and backward, padding included. It has no elementwise work: sof
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
 from transduce.data.batches import Batch
@@ -26,6 +28,19 @@ def step_flops(model: Model, micro_batches: Sequence[Batch], label_smoothing: fl
         for batch in micro_batches:
             torch.autograd.grad(translation_loss(model, batch, label_smoothing), parameters)
     return counter.get_total_flops()
+
+
+def flops_per_token(model: nn.Module, inputs: Tensor, targets: Tensor) -> int:
+    """Return the FLOPs of a training step of a language model, for each token of a batch of ids (R,T).
+
+    The gradients of the model are removed, and it is in evaluation mode afterwards.
+    """
+    model.train()
+    with FlopCounterMode(display=False, custom_mapping=ADDED_COUNTS) as counter:
+        F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).backward()
+    model.zero_grad()
+    model.eval()
+    return round(counter.get_total_flops() / inputs.numel())
 
 
 # ---- operations without a count in torch -------------------------------------------------------------------------
