@@ -171,7 +171,7 @@ class ScoringTask(ModelTask):
 
 
 def train_and_measure(training: Training, texts: Texts, run: Path) -> Figures:
-    """Train in the folder `run`, or resume there, and return the figures. Raises KeyboardInterrupt after a signal."""
+    """Train in `run`, or resume there, and return the figures. Raises as `train_here`."""
     task = ScoringTask(Transformer if training.row.startswith("scaled") else UnscaledTransformer)
     loaded, last = train_here(training, texts, run, task)
     pairs = list(read_pairs(*texts.valid))
@@ -283,10 +283,7 @@ class RelativeTransformer(Transformer):
 
 
 def train_relative(training: Training, short: Texts, run: Path) -> Figures:
-    """Train in the folder `run`, or resume there, and return the scores on short and on longer pairs.
-
-    Raises KeyboardInterrupt after a signal, and NotFiniteError if the training diverged.
-    """
+    """Train in `run`, or resume there, and return the scores on short and on longer pairs. Raises as `train_here`."""
     assert short.test is not None
     loaded, last = train_here(training, short, run, ModelTask(RelativeTransformer))
     sizes = load_last(loaded, last)

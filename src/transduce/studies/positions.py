@@ -19,14 +19,7 @@ from transduce.family.transformer_xl import TransformerXL
 from transduce.model.transformer import parameter_count
 from transduce.studies.comparison import as_factor, by_verdict, mean_and_range, paired_difference, report_of
 from transduce.studies.results import Count, Figures, Results, figures_type, list_type
-from transduce.studies.small_models import (
-    SegmentSizes,
-    SmallModel,
-    SmallStudy,
-    Streams,
-    perplexities,
-    train_on_segments,
-)
+from transduce.studies.small_models import SegmentSizes, SmallStudy, Streams, perplexities, train_on_segments
 
 POSITIONS = ("sinusoids", "learned", "rope", "alibi", "t5", "shaw")  # of `DecoderConfig`
 XL = "transformer-xl"
@@ -63,7 +56,7 @@ def scalings(sizes: SegmentSizes) -> dict[str, Rope]:
     }
 
 
-def build(row: str, sizes: SegmentSizes) -> SmallModel:
+def build(row: str, sizes: SegmentSizes) -> DecoderOnly | TransformerXL:
     """Return the model of a row with random weights."""
     if row == XL:
         return TransformerXL(replace(sizes_of(sizes.decoder(), TransformerXLConfig), n_memory=sizes.segment))

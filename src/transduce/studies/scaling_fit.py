@@ -155,11 +155,10 @@ def fit(law: Law, points: Sequence[Observation], *, resamples: int = RESAMPLES, 
         return law.log_loss(unknowns, log_n, log_d) - log_loss
 
     unknowns = _fit_samples(law, differences, weights)
-    every = {**law.constants(unknowns)}
-    share = law.n_share(every)
+    constants = law.constants(unknowns)
     spread = float(differences(unknowns[:1]).square().mean().sqrt())
-    estimates = {name: _estimate(values) for name, values in every.items()}
-    return Fit(law, unknowns[0], estimates, _estimate(share), spread)
+    estimates = {name: _estimate(values) for name, values in constants.items()}
+    return Fit(law, unknowns[0], estimates, _estimate(law.n_share(constants)), spread)
 
 
 def _check(points: Sequence[Observation], n_unknowns: int) -> None:

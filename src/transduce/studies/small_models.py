@@ -191,8 +191,7 @@ def train_on_segments(
         memory = NO_MEMORY
         for inputs, targets, is_first in batches(ids, sizes, seed):
             if isinstance(model, TransformerXL):
-                states, new_memory = model.states(inputs, NO_MEMORY if is_first else memory)
-                memory = new_memory
+                states, memory = model.states(inputs, NO_MEMORY if is_first else memory)
             else:
                 states, _ = model.states(inputs)
             loss = F.cross_entropy(model.output(states).flatten(0, 1), targets.flatten())

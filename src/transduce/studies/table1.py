@@ -39,7 +39,6 @@ class SelfAttention(nn.Module):
     """softmax(x x^T / sqrt(d)) x: every position attends to every other (eq. 1), in one head."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B,n,D) -> (B,n,D)."""
         weights = (x @ x.transpose(1, 2) / math.sqrt(x.size(2))).softmax(dim=2)  # (B,n,n)
         return weights @ x
 
@@ -83,7 +82,6 @@ class Recurrent(nn.Module):
         self.rnn = nn.RNN(d_model, d_model, batch_first=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B,n,D) -> (B,n,D)."""
         return self.rnn(x)[0]
 
     def steps(self, x: Tensor) -> Tensor:
