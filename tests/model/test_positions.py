@@ -15,17 +15,17 @@ from support.small_models import (
 from torch import nn
 from torch.testing import assert_close
 
-from transduce.config.schema import Positions
+from transduce.config.schema import PositionLayout
 from transduce.errors import UserError
 from transduce.model.positions import SinusoidalPositions, sinusoids
 from transduce.model.transformer import Transformer
 
-LAYOUTS: tuple[Positions, ...] = ("interleaved", "halves", "tensor2tensor")
+LAYOUTS: tuple[PositionLayout, ...] = ("interleaved", "halves", "tensor2tensor")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("d_model", [4, 10, 512])
-def test_every_layout_follows_its_formula(layout: Positions, d_model: int) -> None:
+def test_every_layout_follows_its_formula(layout: PositionLayout, d_model: int) -> None:
     actual = sinusoids(300, d_model, layout)
     some = [0, 1, 2, 255, 256, 299]
     expected = torch.tensor([reference.position(pos, d_model, layout) for pos in some], dtype=torch.float64)
@@ -45,7 +45,7 @@ def test_halves_are_the_interleaved_columns_in_another_order() -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_sinusoids_have_no_limit(layout: Positions) -> None:
+def test_sinusoids_have_no_limit(layout: PositionLayout) -> None:
     positions = Transformer(replace(CONFIG, positions=layout)).positions
     first = positions(0, 4).clone()
     for end in (256, 257, 700, 5000):

@@ -13,7 +13,7 @@ from support.toy_task import Toy
 
 import transduce
 from transduce.serve import glossaries
-from transduce.serve.keys import Key
+from transduce.serve.keys import ApiKey
 from transduce.serve.settings import ServerSettings
 
 ENTRIES = "b\tx\nc d\ty y|z\n"
@@ -27,7 +27,7 @@ def translator(toy: Toy) -> transduce.Translator:
 
 @pytest.fixture
 def service(translator: transduce.Translator, tmp_path: Path) -> Iterator[Served]:
-    keys = Key("one", "first"), Key("two", "second")
+    keys = ApiKey("one", "first"), ApiKey("two", "second")
     settings = ServerSettings(glossaries=tmp_path, keys=keys)
     with served({("en", "de"): translator}, terms={"a": "i"}, settings=settings) as service:
         yield service
@@ -124,7 +124,7 @@ def test_a_glossary_of_an_older_version_is_found(
 
 
 def test_a_damaged_file_is_skipped_and_logged(translator: transduce.Translator, tmp_path: Path) -> None:
-    settings = ServerSettings(glossaries=tmp_path, keys=(Key("one", "first"),))
+    settings = ServerSettings(glossaries=tmp_path, keys=(ApiKey("one", "first"),))
     names = [f"00000000-0000-0000-0000-00000000000{i}" for i in range(4)]
     for name, content in zip(names, (b"", b'{"id": "secret"', b'{"name": "\xff"}', b"[]"), strict=True):
         (tmp_path / f"{name}.json").write_bytes(content)
@@ -173,7 +173,7 @@ FRENCH = {**ENGLISH, "source_lang": "fr", "entries": "b\ty"}
 @pytest.fixture
 def languages(translator: transduce.Translator, tmp_path: Path) -> Iterator[Served]:
     """A server of two pairs of languages."""
-    keys = Key("one", "first"), Key("two", "second")
+    keys = ApiKey("one", "first"), ApiKey("two", "second")
     settings = ServerSettings(glossaries=tmp_path, keys=keys)
     with served({("en", "de"): translator, ("fr", "de"): translator}, settings=settings) as service:
         yield service

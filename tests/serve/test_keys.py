@@ -7,7 +7,7 @@ import pytest
 from support.serving import Reverser, served
 
 from transduce.errors import UserError
-from transduce.serve.keys import Account, Key, read_keys
+from transduce.serve.keys import Account, ApiKey, read_keys
 from transduce.serve.refusal import Refusal
 from transduce.serve.settings import ServerSettings
 
@@ -19,7 +19,7 @@ def file(tmp_path: Path) -> Path:
 
 def test_keys_are_the_lines_of_a_file(file: Path) -> None:
     file.write_text("# of the web site\nab \n\n  # none\ncd\n")
-    assert read_keys(file) == (Key("ab", "line-2"), Key("cd", "line-5"))
+    assert read_keys(file) == (ApiKey("ab", "line-2"), ApiKey("cd", "line-5"))
 
 
 def test_a_byte_order_mark_and_comments_are_no_part_of_a_key(file: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_byte_order_mark_and_comments_are_no_part_of_a_key(file: Path) -> None
 
 def test_a_key_has_a_name_a_limit_and_a_share(file: Path) -> None:
     file.write_text("ab name=web per-minute=60 share=2.5 # site\ncd share=3")
-    assert read_keys(file) == (Key("ab", "web", 60, 2.5), Key("cd", "line-2", None, 3.0))
+    assert read_keys(file) == (ApiKey("ab", "web", 60, 2.5), ApiKey("cd", "line-2", None, 3.0))
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_mistakes_in_the_file_are_named_without_a_word_of_it(file: Path, text: s
 def test_requests_beyond_the_limit_of_a_key_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    account = Account(Key("ab", "web", per_minute=20))
+    account = Account(ApiKey("ab", "web", per_minute=20))
     for _ in range(20):
         account.count_request()
     with pytest.raises(Refusal, match="at most 20 requests in a minute with this key; try again in 3 s") as refusal:

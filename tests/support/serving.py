@@ -25,7 +25,7 @@ from transduce.decoding.options import DEFAULTS, DecodingOptions
 from transduce.decoding.phrases.terms import Terms
 from transduce.serve.app import State, application
 from transduce.serve.engine import Engine
-from transduce.serve.keys import Key
+from transduce.serve.keys import ApiKey
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
 from transduce.serve.models import ServerModels
@@ -224,7 +224,7 @@ def served(
     """
     if models is None or hasattr(models, "translate"):
         models = {("en", "de"): models or Reverser()}
-    accepted = tuple(Key(key, f"owner-{number}") for number, key in enumerate(keys))
+    accepted = tuple(ApiKey(key, f"owner-{number}") for number, key in enumerate(keys))
     settings = settings or ServerSettings(keys=accepted, limits=dataclasses.replace(Limits(), **limits))
     service = Served(models, settings, n_threads, terms)
     try:

@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-Corpus = Literal["wmt14-en-de", "wmt14-en-fr"]
+CorpusName = Literal["wmt14-en-de", "wmt14-en-fr"]
 
 
 def download(
-    corpus: Corpus,
+    corpus: CorpusName,
     /,
     *,
     out: Annotated[Path | None, Parameter(show_default="CORPUS")] = None,

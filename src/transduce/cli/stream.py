@@ -33,7 +33,7 @@ from transduce.model import devices
 if TYPE_CHECKING:
     from transduce.translate import Translator
 
-Engine = Literal["torch", "ctranslate2"]
+EngineName = Literal["torch", "ctranslate2"]
 
 NO_CONSTRAINTS = ConstraintOptions()
 STDIN = 0
@@ -48,7 +48,7 @@ class ModelFolders:
 
     folders: Sequence[Path]
     precision: str | None = None
-    engine: Engine | None = None
+    engine: EngineName | None = None
 
 
 @dataclass(frozen=True)

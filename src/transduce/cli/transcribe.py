@@ -28,7 +28,7 @@ Sounds = Annotated[
         help="Sound files, such as wav, flac, ogg or mp3; - is standard input.",
     ),
 ]
-Form = Literal["text", "srt", "json"]
+TranscriptForm = Literal["text", "srt", "json"]
 STDIN = Path("-")
 
 
@@ -51,7 +51,7 @@ def transcribe(
     beam_size: BeamSize = None,
     precision: Precision = "fp32",
     format: Annotated[
-        Form,
+        TranscriptForm,
         Parameter(
             help="text: a line for each file. json: an object for each file, with its segments. srt: subtitles of one "
             "file, by a Whisper."
@@ -95,7 +95,7 @@ def transcribe(
         raise UserError(f"{n_damaged} of {len(sounds)} sounds: expected whole files; see the messages above")
 
 
-def _checked_names(sounds: tuple[Path, ...], output: Path | None, form: Form) -> list[str]:
+def _checked_names(sounds: tuple[Path, ...], output: Path | None, form: TranscriptForm) -> list[str]:
     """Return the names of the sounds for messages. Raises UserError for a call that cannot work."""
     from transduce.cli.output import check_output
 
@@ -112,7 +112,12 @@ def _checked_names(sounds: tuple[Path, ...], output: Path | None, form: Form) ->
 
 
 def _transcriber(
-    folder: Path, precision: Precision, form: Form, language: str | None, task: str | None, beam_size: int | None
+    folder: Path,
+    precision: Precision,
+    form: TranscriptForm,
+    language: str | None,
+    task: str | None,
+    beam_size: int | None,
 ) -> "Callable[[np.ndarray], Transcript]":
     """Return what makes a transcript of samples. Raises UserError for options that the model of the folder lacks."""
     from transduce.family import load
@@ -157,7 +162,7 @@ def _warn_of_cuts(transcript: "Transcript", name: str) -> None:
         print(f"transduce: {where}: cut at the maximum number of tokens; text may be missing", file=sys.stderr)
 
 
-def _in_form(transcript: "Transcript | None", sound: Path, form: Form) -> bytes:
+def _in_form(transcript: "Transcript | None", sound: Path, form: TranscriptForm) -> bytes:
     """Return a transcript as bytes of the output. None is one of a damaged file."""
     import msgspec
 

@@ -12,7 +12,7 @@ from transduce.errors import UserError
 
 ModelKind = Literal["transformer", "recurrent", "convolutional"]
 Norm = Literal["post", "pre"]
-Positions = Literal["interleaved", "halves", "tensor2tensor", "learned"]
+PositionLayout = Literal["interleaved", "halves", "tensor2tensor", "learned"]
 Activation = Literal["relu", "swish"]
 LengthPenalty = Literal["gnmt", "power", "none"]
 Noise = Literal["capitals", "lower", "titles", "punctuation", "typos", "spaces", "emoji", "urls", "masks"]
@@ -57,7 +57,7 @@ class ModelConfig:
     norm: Norm = "post"  # LayerNorm(x + f(x)) (§3.1); pre: x + f(LayerNorm(x)), and one more norm after each stack
     norm_eps: float = 1e-6  # added to the variance in LayerNorm (the 2017 code's value)
     attention_bias: bool = True  # biases in the four projections of attention (the 2017 code has them)
-    positions: Positions = "interleaved"  # sinusoid layout (§3.5), or "learned" (Table 3, row E)
+    positions: PositionLayout = "interleaved"  # sinusoid layout (§3.5), or "learned" (Table 3, row E)
     max_positions: int | None = None  # rows of the learned table; None with sinusoids, which have no limit
     tie_src_tgt: bool = True  # one embedding matrix for both languages (§3.4)
     tie_output: bool = True  # the target embedding is also the pre-softmax projection (§3.4)

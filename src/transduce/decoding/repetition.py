@@ -16,7 +16,7 @@ from torch import Tensor
 from transduce.config.schema import SearchConfig
 from transduce.decoding.decoder import Decoder, State, send
 
-Change = Callable[[Tensor, Sequence[tuple[int, ...]]], Tensor]  # see `with_change`
+ScoreChange = Callable[[Tensor, Sequence[tuple[int, ...]]], Tensor]  # see `with_change`
 BARRED = -1e4  # log-probability of a token that a constraint may still need; -inf would leave it none
 
 
@@ -54,7 +54,7 @@ def with_change(
     decoder: Decoder[State],
     state: State,
     n_rows: int,
-    change: Change,
+    change: ScoreChange,
     prompts: Sequence[Sequence[int]] | None = None,
     logits: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Decoder[Watched[State]], Watched[State]]:
@@ -68,7 +68,7 @@ def with_change(
 
 
 def _watched(
-    decoder: Decoder[State], change: Change, logits: Callable[[Tensor], Tensor] | None
+    decoder: Decoder[State], change: ScoreChange, logits: Callable[[Tensor], Tensor] | None
 ) -> Decoder[Watched[State]]:
     """Return a decoder that knows the tokens of each row. Its scores are log-probabilities (N, V)."""
 

@@ -14,7 +14,7 @@ from transduce.decoding.hypothesis import Attended
 from transduce.errors import UserError
 from transduce.evaluation.attention_page import attention_page, n_tokens
 from transduce.evaluation.attention_svg import attention_svg
-from transduce.evaluation.attention_view import PARTS, Part, find_view, head_name
+from transduce.evaluation.attention_view import PARTS, AttentionPart, find_view, head_name
 from transduce.evaluation.lens import Inside
 from transduce.storage.atomic_folder import replacement
 
@@ -101,7 +101,7 @@ def _arrays(attended: Attended, inside: Inside | None) -> bytes:
     return file.getvalue()
 
 
-def _names(attended: Attended, part: Part) -> np.ndarray:
+def _names(attended: Attended, part: AttentionPart) -> np.ndarray:
     """Return the names of the heads (L,H)."""
     n_layers, n_heads = getattr(attended, part).shape[:2]
     names = [head_name(part, layer, head) for layer in range(n_layers) for head in range(n_heads)]

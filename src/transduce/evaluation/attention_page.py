@@ -18,7 +18,7 @@ import numpy as np
 from transduce.console import printable
 from transduce.decoding.hypothesis import Attended
 from transduce.evaluation.attention_svg import DARK, LIGHT
-from transduce.evaluation.attention_view import PARTS, Part, View, head_name, number_from_1
+from transduce.evaluation.attention_view import PARTS, AttentionPart, View, head_name, number_from_1
 from transduce.evaluation.lens import Inside
 from transduce.evaluation.page import fill_page
 from transduce.evaluation.pieces import labels, words
@@ -123,7 +123,7 @@ def _labels(pieces: list[str]) -> list[str]:
     return [labels([piece])[0] for piece in pieces]
 
 
-def _n_heads(attended: Attended, part: Part) -> int:
+def _n_heads(attended: Attended, part: AttentionPart) -> int:
     return getattr(attended, part).shape[1]
 
 

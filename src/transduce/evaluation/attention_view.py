@@ -9,12 +9,12 @@ import numpy as np
 from transduce.decoding.hypothesis import Attended
 from transduce.errors import UserError
 
-Part = Literal["encoder", "decoder", "cross"]
-PARTS: tuple[Part, ...] = get_args(Part)  # of the decoder's two, "cross" attends to the source
+AttentionPart = Literal["encoder", "decoder", "cross"]
+PARTS: tuple[AttentionPart, ...] = get_args(AttentionPart)  # of the decoder's two, "cross" attends to the source
 HeadChoice = int | Literal["mean", "rollout"]
 
 
-def head_name(part: Part, layer: int, head: HeadChoice) -> str:
+def head_name(part: AttentionPart, layer: int, head: HeadChoice) -> str:
     """Return the name of a head, such as `encoder 3.5` of layer 2 and head 4, which count from 0."""
     return f"{part} {layer + 1}.{number_from_1(head)}"
 
@@ -31,7 +31,7 @@ class View:
     layer, head: counted from 0.
     """
 
-    part: Part
+    part: AttentionPart
     layer: int
     head: HeadChoice
 
@@ -95,7 +95,7 @@ def rollout(layers: np.ndarray) -> np.ndarray:
     return total
 
 
-def _rollout(attended: Attended, part: Part, layer: int) -> np.ndarray:
+def _rollout(attended: Attended, part: AttentionPart, layer: int) -> np.ndarray:
     """Return the rollout up to `layer`. The rollout of cross-attention follows its mean through the whole encoder."""
     if part == "cross":
         return attended.cross[layer].mean(0) @ rollout(attended.encoder)

@@ -27,7 +27,7 @@ from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.batched_search import length_batches
 from transduce.decoding.segmentation import encode_pairs
 from transduce.errors import UserError
-from transduce.evaluation.attention_view import PARTS, Part
+from transduce.evaluation.attention_view import PARTS, AttentionPart
 from transduce.model.attention import Mask, attention_weights, fast_attention
 from transduce.model.build import Model
 from transduce.model.transformer import DecoderLayer, EncoderLayer, Transformer
@@ -42,7 +42,7 @@ BATCH_TOKENS = 2_000  # of a batch; the gradient needs the activations of all la
 class Head:
     """An attention head. layer, number: counted from 1."""
 
-    part: Part
+    part: AttentionPart
     layer: int
     number: int
 
@@ -304,7 +304,7 @@ def _add_sums(sums: Tensor, model: Transformer, batch: Batch) -> None:
     model.decode(batch.tgt_in, memory, batch.src_mask, observing_attention)
 
 
-def _sums(weights: Tensor, part: Part, batch: Batch) -> Tensor:
+def _sums(weights: Tensor, part: AttentionPart, batch: Batch) -> Tensor:
     """Return the sums over the real rows of weights (B,H,T,S) that `_shares` returns means of (6,H)."""
     unknown = torch.full_like(weights[..., 0], math.nan)
     previous, same, following, end, begin = [unknown] * 5

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from transduce.data.batches import Batch, collate
 from transduce.data.vocabulary import TokenizerLike
-from transduce.evaluation.attention_view import PARTS, Part
+from transduce.evaluation.attention_view import PARTS, AttentionPart
 from transduce.evaluation.heads import transformer_of
 from transduce.model.attention import Mask, fast_attention
 from transduce.model.build import Model
@@ -39,7 +39,7 @@ class Inside:
     answers: np.ndarray
     log_probs: np.ndarray
     target_log_probs: np.ndarray
-    effects: Mapping[Part, np.ndarray]
+    effects: Mapping[AttentionPart, np.ndarray]
     other: str | None = None
 
 
@@ -115,7 +115,7 @@ class Patch:
 
 
 @torch.inference_mode()
-def head_effects(model: Transformer, batch: Batch, other: Batch | None = None) -> dict[Part, np.ndarray]:
+def head_effects(model: Transformer, batch: Batch, other: Batch | None = None) -> dict[AttentionPart, np.ndarray]:
     """Return by part (L,H,T) how the log-probability of each target token of one pair changes when a head is replaced.
 
     other: a pair with the same target, whose head replaces a head; None: zero does. Without layers for the encoder if

@@ -26,7 +26,7 @@ from transduce.model.attention import Mask
 from transduce.model.dropout import keep_mask
 
 BLOCK = 256  # keys at once
-Part = tuple[Tensor, Tensor]  # the output (B,H,T,W) of a part of the keys, and its log-sum-exp L (B,H,T,1)
+PartialOutput = tuple[Tensor, Tensor]  # the output (B,H,T,W) of a part of the keys, and its log-sum-exp L (B,H,T,1)
 
 
 def online_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float) -> Tensor:
@@ -40,7 +40,7 @@ def online_attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, 
 
 def attention_part(
     queries: Tensor, keys: Tensor, values: Tensor, mask: Mask, dropout: float = 0.0, *, block: int = BLOCK
-) -> Part:
+) -> PartialOutput:
     """Return attention to only these keys, by an online softmax over blocks of keys, and its log-sum-exp.
 
     The mask "causal" is the mask of the last T of S positions. The log-sum-exp of a query without a visible key is so
@@ -51,7 +51,7 @@ def attention_part(
     return output
 
 
-def merge(one: Part, other: Part) -> Part:
+def merge(one: PartialOutput, other: PartialOutput) -> PartialOutput:
     """Return attention to the keys of both parts, which have the same queries."""
     lse = torch.logaddexp(one[1], other[1])
     return (one[1] - lse).exp() * one[0] + (other[1] - lse).exp() * other[0], lse
@@ -61,7 +61,7 @@ class _OnlineSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, dropout: float, block: int
-    ) -> Part:
+    ) -> PartialOutput:
         m = queries.new_full((*queries.shape[:3], 1), torch.finfo(queries.dtype).min)
         l, o = torch.zeros_like(m), queries.new_zeros(*queries.shape[:3], values.size(-1))  # noqa: E741
         ctx.kept = []

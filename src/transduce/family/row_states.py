@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 State = tuple[Tensor, ...]  # of one part of a model; each tensor has N rows
-Part = Callable[[Tensor, State | None], tuple[Tensor, State]]
+StatefulPart = Callable[[Tensor, State | None], tuple[Tensor, State]]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class RowStates:
 NO_STATES = RowStates()
 
 
-def with_state(part: Part, past: State | None, so_far: list[State]) -> Callable[[Tensor], Tensor]:
+def with_state(part: StatefulPart, past: State | None, so_far: list[State]) -> Callable[[Tensor], Tensor]:
     """Return the function of new positions (N,T,D) that `part` is after `past`; it appends the new state to `so_far`.
 
     What `with_cache` is for attention, so that a residual takes it.

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from transduce.config.schema import Positions
+from transduce.config.schema import PositionLayout
 from transduce.errors import UserError
 
 
-def sinusoids(n_positions: int, d_model: int, layout: Positions = "interleaved") -> Tensor:
+def sinusoids(n_positions: int, d_model: int, layout: PositionLayout = "interleaved") -> Tensor:
     """Return the table of sinusoids, (n_positions, d_model), in one of the three layouts in use.
 
     "interleaved", the paper's text: sin(pos / 10000^(2i/d)) at 2i, cos at 2i+1.
@@ -27,9 +27,9 @@ def sinusoids(n_positions: int, d_model: int, layout: Positions = "interleaved")
 class SinusoidalPositions(nn.Module):
     """The sinusoids of §3.5. They have no maximum length: a longer sequence makes the table grow."""
 
-    def __init__(self, d_model: int, layout: Positions = "interleaved") -> None:
+    def __init__(self, d_model: int, layout: PositionLayout = "interleaved") -> None:
         super().__init__()
-        self.layout: Positions = layout
+        self.layout: PositionLayout = layout
         self.register_buffer("table", torch.empty(0, d_model), persistent=False)
         self.table: Tensor
         if self.table.device.type != "meta":

@@ -23,7 +23,7 @@ class Sender:
 
 
 @dataclass(frozen=True)
-class Key:
+class ApiKey:
     """An accepted key.
 
     name: of its owner, in log and metrics. per_minute: its requests in a minute at most; None: any number.
@@ -36,14 +36,14 @@ class Key:
     share: float = 1.0
 
 
-def read_keys(path: Path) -> tuple[Key, ...]:
+def read_keys(path: Path) -> tuple[ApiKey, ...]:
     """Return the keys of a file. `#` begins a comment at the start of a line or after a space."""
     try:
         lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as problem:
         reason = getattr(problem, "strerror", None) or "it is not UTF-8"
         raise UserError(f"--api-keys={path}: expected a text file that can be read: {reason}") from None
-    keys: list[Key] = []
+    keys: list[ApiKey] = []
     for number, line in enumerate(lines, 1):
         words = re.sub(r"(^|\s)#.*", "", line).split()
         if not words:
@@ -59,7 +59,7 @@ def read_keys(path: Path) -> tuple[Key, ...]:
     return tuple(keys)
 
 
-def _key(text: str, options: Sequence[str], number: int) -> Key | None:
+def _key(text: str, options: Sequence[str], number: int) -> ApiKey | None:
     """Return the key of a line, None if an option is wrong. The error must not quote a word: it may be a key's part."""
     values = {option.partition("=")[0]: option.partition("=")[2] for option in options}
     name, per_minute, share = (values.pop(word, "") for word in ("name", "per-minute", "share"))
@@ -71,14 +71,14 @@ def _key(text: str, options: Sequence[str], number: int) -> Key | None:
     )
     if not is_right:
         return None
-    return Key(text, name or f"line-{number}", int(per_minute) if per_minute else None, float(share or 1))
+    return ApiKey(text, name or f"line-{number}", int(per_minute) if per_minute else None, float(share or 1))
 
 
 @dataclass(eq=False)
 class Account:
     """The use of a key: its turns in the queue, and the requests that it may send now."""
 
-    key: Key
+    key: ApiKey
     sender: Sender = field(init=False)
     _allowance: float = field(init=False)
     _counted_at: float = field(init=False)
@@ -106,7 +106,7 @@ class Account:
 class Accounts:
     """The keys that a server accepts. False if it needs none."""
 
-    def __init__(self, keys: Sequence[Key]) -> None:
+    def __init__(self, keys: Sequence[ApiKey]) -> None:
         self._accounts = [(_digest(key.text), Account(key)) for key in keys]
 
     def __len__(self) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transduce.errors import UserError
-from transduce.serve.keys import Key
+from transduce.serve.keys import ApiKey
 
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s,/]+", re.ASCII)
 
@@ -75,7 +75,7 @@ class ServerSettings:
     metrics_port: int | None = None
     metrics_host: str | None = None
     cors: str = "*"
-    keys: tuple[Key, ...] = ()
+    keys: tuple[ApiKey, ...] = ()
     logs_probes: bool = True
     drain_seconds: float = 0.0
     engine_threads: int | None = None

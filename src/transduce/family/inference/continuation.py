@@ -37,7 +37,7 @@ BATCH_TOKENS = 8_192  # positions of a batch at its end, times the beam
 GREEDY = SearchConfig(beam_size=1, length_penalty="none", alpha=0.0, max_extra_tokens=50)
 NO_END = -1  # the id of an end that no token is
 
-Searchable = TextModel | CpuLanguageModel
+PreparedModel = TextModel | CpuLanguageModel
 
 
 def has_kernels(model: nn.Module) -> TypeGuard[GPT2 | Llama]:
@@ -52,7 +52,7 @@ def has_kernels(model: nn.Module) -> TypeGuard[GPT2 | Llama]:
     return all(isinstance(layer, EncoderLayer) for layer in model.layers)
 
 
-def prepare(model: TextModel, precision: Precision) -> Searchable:
+def prepare(model: TextModel, precision: Precision) -> PreparedModel:
     """Return the model, prepared to continue texts in `precision` on a CPU where that is faster or the only way.
 
     A model on a GPU, or without kernels, is searched as it is. Raises UserError where that is not possible in
@@ -92,7 +92,7 @@ def _with_one_end(best: Best, ends: Sequence[int]) -> Best:
 
 
 def continue_ids(
-    model: Searchable,
+    model: PreparedModel,
     prompts: Sequence[Sequence[int]],
     ends: Sequence[int],
     settings: SearchConfig = GREEDY,
@@ -125,7 +125,7 @@ class _Continuation(SearchBackend[Prompted]):
 
     beam_of = staticmethod(hugging_face_beam)
 
-    def __init__(self, model: Searchable, device: torch.device, best: Best, ends: Sequence[int]) -> None:
+    def __init__(self, model: PreparedModel, device: torch.device, best: Best, ends: Sequence[int]) -> None:
         super().__init__(Decoder(self.step, device, partial(_log_probs, model), _with_one_end(best, ends)))
         self.model = model
         self.ends = ends
@@ -211,7 +211,7 @@ class _PreparedContinuation(_Continuation):
         return BatchPlan([*length_batches(lengths, settings.beam_size, BATCH_TOKENS, n_threads)], n_threads)
 
 
-def _log_probs(model: Searchable, states: Tensor) -> Tensor:
+def _log_probs(model: PreparedModel, states: Tensor) -> Tensor:
     return model.output(states).log_softmax(dim=-1)
 
 

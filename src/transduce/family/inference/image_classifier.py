@@ -17,7 +17,7 @@ from transduce.family.inference.text_encoder import classes_of, cost_of_attentio
 from transduce.model.cpu_backend import faster_products
 
 BATCH_IMAGES = 32
-Head = Callable[[Tensor], Tensor]
+ClassHead = Callable[[Tensor], Tensor]
 Value = TypeVar("Value")
 
 
@@ -52,7 +52,7 @@ class ImageClassifier(Application):
 
 
 def classes_of_vectors(
-    vectors: Tensor, output: Head, labels: Sequence[str], folder: Path | str
+    vectors: Tensor, output: ClassHead, labels: Sequence[str], folder: Path | str
 ) -> list[dict[str, float]]:
     """Return the probabilities of classes of vectors. output: function that makes logits. folder: for messages."""
     logits = in_rows(output, vectors, cost=vectors.size(-1) * len(labels))

@@ -11,7 +11,7 @@ from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, Sampling
 from transduce.family.hugging_face.folder import Member
 from transduce.family.inference.application import PreparedApplication
-from transduce.family.inference.continuation import Searchable, continue_ids, has_kernels, prepare
+from transduce.family.inference.continuation import PreparedModel, continue_ids, has_kernels, prepare
 from transduce.family.inference.text_generator import GeneratedText, TextGenerator, ids_of
 from transduce.family.text_model import TextModel
 
@@ -34,7 +34,7 @@ class LanguageModel(PreparedApplication, TextGenerator):
         return has_kernels(self.member.model)
 
     @cached_property
-    def prepared_model(self) -> Searchable:
+    def prepared_model(self) -> PreparedModel:
         """The model, prepared for this machine, which takes some time and memory."""
         return prepare(self.model, cast(Precision, self.precision))
 
