@@ -11,7 +11,7 @@ from support.study_rows import interrupting, killed
 
 from transduce.errors import NotFiniteError, UserError
 from transduce.studies.results import Results, Study, read_results
-from transduce.studies.runner import Task, in_pool, in_turn, run_cells
+from transduce.studies.runner import CellTask, in_pool, in_turn, run_cells
 
 STUDY = Study("made-up", lambda name, settings: [dict])
 
@@ -22,8 +22,8 @@ def results(tmp_path: Path) -> Results:
 
 
 def test_a_training_that_is_killed_ends_the_study_in_words(results: Results) -> None:
-    def make(names: list[str]) -> list[Task]:
-        return [Task(name, {}, partial(killed, name)) for name in names]
+    def make(names: list[str]) -> list[CellTask]:
+        return [CellTask(name, {}, partial(killed, name)) for name in names]
 
     with pytest.raises(UserError, match="the process of a training was killed.* run the same command again"):
         run_cells(["large", "small"], make, in_pool(2), results)
@@ -32,8 +32,8 @@ def test_a_training_that_is_killed_ends_the_study_in_words(results: Results) -> 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_signal_ends_the_trainings(results: Results, jobs: int) -> None:
-    def make(names: list[str]) -> list[Task]:
-        return [Task(name, {}, partial(interrupting, name)) for name in names]
+    def make(names: list[str]) -> list[CellTask]:
+        return [CellTask(name, {}, partial(interrupting, name)) for name in names]
 
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
@@ -52,7 +52,7 @@ def test_a_signal_ends_a_task_in_this_process_at_once(results: Results, number: 
         return {}
 
     before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    tasks = [Task("a", {"row": "a"}, dict), Task("b", {}, interrupted), Task("c", {}, dict)]
+    tasks = [CellTask("a", {"row": "a"}, dict), CellTask("b", {}, interrupted), CellTask("c", {}, dict)]
     with pytest.raises(KeyboardInterrupt):
         run_cells(["a", "b", "c"], lambda names: tasks, in_turn, results)
     assert not ended and [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
@@ -72,8 +72,8 @@ def test_a_failed_task_is_recorded_and_the_others_continue(results: Results) -> 
         "c": lambda: {"loss": 1.5},
     }
 
-    def make(names: list[str]) -> list[Task]:
-        return [Task(name, {"row": name}, works[name]) for name in names]
+    def make(names: list[str]) -> list[CellTask]:
+        return [CellTask(name, {"row": name}, works[name]) for name in names]
 
     with pytest.raises(UserError, match="2 of 3 trainings failed: a, b; see the report"):
         run_cells([*works], make, in_turn, results, advice="see the report")
@@ -86,8 +86,8 @@ def test_a_failed_task_is_recorded_and_the_others_continue(results: Results) -> 
 def test_done_cells_are_computed_again_only_when_asked(results: Results, capsys: pytest.CaptureFixture[str]) -> None:
     discarded = []
 
-    def make(names: list[str]) -> list[Task]:
-        return [Task(name, {}, partial(dict, names=names)) for name in names]
+    def make(names: list[str]) -> list[CellTask]:
+        return [CellTask(name, {}, partial(dict, names=names)) for name in names]
 
     run_cells(["a", "b"], make, in_turn, results)
     capsys.readouterr()

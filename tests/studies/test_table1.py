@@ -18,8 +18,8 @@ from transduce.studies.table1 import (
     KERNEL,
     KINDS,
     WINDOW,
-    Convolutional,
-    Recurrent,
+    ConvolutionalLayer,
+    RecurrentLayer,
     RestrictedSelfAttention,
     SelfAttention,
     exponent,
@@ -51,14 +51,14 @@ def test_restricted_attention_has_no_square_matrix() -> None:
 
 @pytest.mark.parametrize("dilation", [1, 3, 9])
 def test_the_convolution_equals_torchs_over_earlier_positions(dilation: int) -> None:
-    layer, x = Convolutional(6, KERNEL, dilation), torch.randn(2, 20, 6)
+    layer, x = ConvolutionalLayer(6, KERNEL, dilation), torch.randn(2, 20, 6)
     weights = layer.weights.weight.unflatten(1, (KERNEL, 6)).transpose(1, 2)
     with_padding = F.pad(x.transpose(1, 2), ((KERNEL - 1) * dilation, 0))
     assert_close(layer(x), F.conv1d(with_padding, weights, layer.weights.bias, dilation=dilation).transpose(1, 2))
 
 
 def test_the_recurrent_layer_equals_its_steps() -> None:
-    layer, x = Recurrent(6), torch.randn(2, 20, 6)
+    layer, x = RecurrentLayer(6), torch.randn(2, 20, 6)
     assert_close(layer(x), layer.steps(x))
 
 

@@ -29,7 +29,7 @@ from transduce.model.transformer import parameter_count
 from transduce.studies.attention_forms import SIZES, AttentionSizes, Shape, TrainedForm, forms, measure, rows
 from transduce.studies.attention_report import report
 from transduce.studies.results import Cost, Count, Duration, Figures, Results, Study, figures_type, settings_type
-from transduce.studies.runner import Task, in_turn, print_line, run_tasks, timed
+from transduce.studies.runner import CellTask, in_turn, print_line, run_tasks, timed
 from transduce.studies.small_models import Streams, hashes, read_streams, train_small
 
 # The costs of a form of attention, or of a layer with it, at a length.
@@ -55,12 +55,12 @@ def run_attention(train: Path, valid: Path, out: Path, *, sizes: AttentionSizes 
     """
     results = STUDY.open(out, {**hashes(train, valid), "sizes": sizes})
     trainings = {f"{row.name}-{seed}": (row, seed) for row in rows(sizes) for seed in row.seeds}
-    costs = [Task(f"costs-{n}", {"n": n}, partial(measure, n, sizes)) for n in sizes.lengths]
+    costs = [CellTask(f"costs-{n}", {"n": n}, partial(measure, n, sizes)) for n in sizes.lengths]
 
-    def prepare() -> list[Task]:
+    def prepare() -> list[CellTask]:
         texts = token_texts(train, valid, sizes)
         tasks = [
-            Task(name, {"row": row.name, "seed": seed}, partial(timed, train_and_evaluate, row, seed, texts, sizes))
+            CellTask(name, {"row": row.name, "seed": seed}, partial(timed, train_and_evaluate, row, seed, texts, sizes))
             for name, (row, seed) in trainings.items()
         ]
         return [*costs, *tasks]

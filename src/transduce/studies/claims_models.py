@@ -34,7 +34,7 @@ from transduce.storage.checkpoints import checkpoints, load_checkpoint, step_of
 from transduce.storage.model_folder import LoadedModel
 from transduce.storage.run_request import TrainRequest
 from transduce.studies.results import Figures, Results, encode_config
-from transduce.studies.runner import Task, in_turn, run_cells, timed
+from transduce.studies.runner import CellTask, in_turn, run_cells, timed
 from transduce.studies.schedule import outdated_trainings
 from transduce.studies.trainings import Texts, Training, read_config, remove_training, score_figures
 from transduce.train import TranslationTask, train
@@ -88,9 +88,9 @@ def run_in_process(
         tidy()
         return timed(measure, training, runs / training.name)
 
-    def make(names: list[str]) -> list[Task]:
+    def make(names: list[str]) -> list[CellTask]:
         cells = [by_name[name] for name in names]
-        return [Task(cell.name, {"row": cell.row, "seed": cell.seed}, partial(work, cell)) for cell in cells]
+        return [CellTask(cell.name, {"row": cell.row, "seed": cell.seed}, partial(work, cell)) for cell in cells]
 
     diverged = filter(results.has_diverged, (training.name for training in trainings))
     names = [*outdated_trainings(trainings, results), *diverged] if rerun else []

@@ -17,7 +17,7 @@ SMOOTHING = ("smoothing0.1", "smoothing0")
 
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
-    study = _Study(results)
+    study = _ClaimsStudy(results)
     accuracy = study.change(*SMOOTHING, "accuracy") if study.has_accuracy() else None
     return report_of(
         results,
@@ -37,7 +37,7 @@ def report(results: Results) -> Report:
     )
 
 
-class _Study:
+class _ClaimsStudy:
     """The results of a study as the parts of its report."""
 
     def __init__(self, results: Results) -> None:

@@ -16,7 +16,7 @@ from transduce.studies.comparison import Difference, difference, noise
 
 
 @dataclass(frozen=True)
-class Curve:
+class CostCurve:
     """A figure against cost. costs: ascending, positive. values: of each seed, at these costs; more is better."""
 
     costs: Sequence[float]
@@ -42,7 +42,7 @@ class Crossing:
     value: float
 
 
-def lead(curves: Mapping[str, Curve], name: str, other: str, cost: float) -> Difference:
+def lead(curves: Mapping[str, CostCurve], name: str, other: str, cost: float) -> Difference:
     """Return the difference of two systems at a cost, with its interval from the spread of all systems there."""
     covering = [curve for curve in curves.values() if curve.costs[0] <= cost <= curve.costs[-1]]
     spread = noise([curve.at(cost) for curve in covering])
@@ -51,13 +51,13 @@ def lead(curves: Mapping[str, Curve], name: str, other: str, cost: float) -> Dif
     return change
 
 
-def crossings(curves: Mapping[str, Curve]) -> list[Crossing]:
+def crossings(curves: Mapping[str, CostCurve]) -> list[Crossing]:
     """Return every crossing of two curves, by rising cost. curves: by the name of the system, two points or more."""
     every = [crossing for pair in combinations(curves, 2) for crossing in _crossings_of(curves, *pair)]
     return sorted(every, key=lambda crossing: crossing.cost)
 
 
-def _crossings_of(curves: Mapping[str, Curve], name: str, other: str) -> list[Crossing]:
+def _crossings_of(curves: Mapping[str, CostCurve], name: str, other: str) -> list[Crossing]:
     points = []
     ahead = 0  # 1: `name`, -1: `other`, 0: neither so far
     last_cost = 0.0
@@ -74,13 +74,13 @@ def _crossings_of(curves: Mapping[str, Curve], name: str, other: str) -> list[Cr
     return points
 
 
-def _common_costs(curve: Curve, other: Curve) -> list[float]:
+def _common_costs(curve: CostCurve, other: CostCurve) -> list[float]:
     """Return the costs of both curves at which both have a value."""
     low, high = max(curve.costs[0], other.costs[0]), min(curve.costs[-1], other.costs[-1])
     return sorted({cost for cost in (*curve.costs, *other.costs) if low <= cost <= high})
 
 
-def _zero(curves: Mapping[str, Curve], pair: tuple[str, str], low: float, high: float) -> float:
+def _zero(curves: Mapping[str, CostCurve], pair: tuple[str, str], low: float, high: float) -> float:
     """Return the cost between `low` and `high` where the means are equal, by bisection. The second leads at `low`."""
     leader, other = (curves[name] for name in pair)
     for _ in range(50):

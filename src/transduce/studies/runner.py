@@ -35,7 +35,7 @@ C = TypeVar("C")
 
 
 @dataclass(frozen=True)
-class Task:
+class CellTask:
     """A cell that is a function. origin: the first figures of its entry, such as row and seed.
 
     work: returns the other figures. Its UserError makes the cell fail.
@@ -122,8 +122,8 @@ def run_cells(
 
 def run_tasks(
     names: Sequence[str],
-    prepare: Callable[[], Sequence[Task]],
-    execute: Execution[Task],
+    prepare: Callable[[], Sequence[CellTask]],
+    execute: Execution[CellTask],
     results: Results,
     report: Callable[[Results], Report],
 ) -> Results:
@@ -133,7 +133,7 @@ def run_tasks(
     execution. Raises the errors of `run_cells`.
     """
 
-    def make(queue: list[str]) -> list[Task]:
+    def make(queue: list[str]) -> list[CellTask]:
         return [task for task in prepare() if task.name in queue]
 
     with reported(results, report):
@@ -191,7 +191,7 @@ def timed(work: Callable[..., Figures], *arguments: object) -> Figures:
     return {**figures, "seconds": round(seconds, 1), "cpu_seconds": round(cpu_seconds, 1)}
 
 
-def in_turn(tasks: Sequence[Task], control: Control) -> Endings:
+def in_turn(tasks: Sequence[CellTask], control: Control) -> Endings:
     """Compute tasks one after the other, in this process. A signal raises KeyboardInterrupt within a task."""
     for task in tasks:
         if control.stop.is_requested:
@@ -203,7 +203,7 @@ def in_turn(tasks: Sequence[Task], control: Control) -> Endings:
         yield ending
 
 
-def in_pool(jobs: int | None) -> Execution[Task]:
+def in_pool(jobs: int | None) -> Execution[CellTask]:
     """Return the execution of tasks in `jobs` processes of one thread each; None: one process for each core.
 
     A process and not a thread, because dropout draws from torch's one generator. One job has its process too, so that a
@@ -211,7 +211,7 @@ def in_pool(jobs: int | None) -> Execution[Task]:
     The execution raises UserError if one of its processes is killed.
     """
 
-    def execute(tasks: Sequence[Task], control: Control) -> Endings:
+    def execute(tasks: Sequence[CellTask], control: Control) -> Endings:
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(jobs or cores(), len(tasks)), context, initializer=_prepare_process) as pool:
             waiting = {pool.submit(_compute, task) for task in tasks}
@@ -233,7 +233,7 @@ def in_pool(jobs: int | None) -> Execution[Task]:
     return execute
 
 
-def _compute(task: Task) -> Ending:
+def _compute(task: CellTask) -> Ending:
     """Return the ending of a task. Of a problem of several lines it has the first."""
     try:
         figures = task.work()

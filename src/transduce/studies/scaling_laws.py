@@ -24,7 +24,7 @@ from transduce.family.configs import DecoderConfig
 from transduce.family.decoder_only import DecoderOnly
 from transduce.model.transformer import parameter_count
 from transduce.studies.results import Cost, Count, Figures, Loss, Results, Study, figures_type, settings_type
-from transduce.studies.runner import Task, in_pool, print_line, run_tasks, timed
+from transduce.studies.runner import CellTask, in_pool, print_line, run_tasks, timed
 from transduce.studies.scaling_fit import RESAMPLES
 from transduce.studies.scaling_report import fit_laws, report
 from transduce.studies.small_models import SegmentSizes, Streams, hashes, perplexities, read_streams, train_small
@@ -100,11 +100,11 @@ def run_scaling(
     results = STUDY.open(out, {**hashes(train, valid), "sweep": sweep})
     trainings = sweep.trainings()
 
-    def prepare() -> list[Task]:
+    def prepare() -> list[CellTask]:
         least = (max(sweep.budgets) + 1, sweep.segment + 1)  # no training reads a token twice
         streams = read_streams(train, valid, sweep.vocab_size, least)
         return [
-            Task(
+            CellTask(
                 cell.name,
                 {"row": cell.row, "tokens": cell.tokens},
                 partial(timed, train_and_evaluate, cell, sweep, streams),

@@ -24,7 +24,7 @@ from transduce.family.configs import DecoderConfig, sizes_of
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.transformer_xl import NO_MEMORY, TransformerXL
 from transduce.studies.results import Cost, Count, Figures, Percent, Results, Study, figures_type, settings_type
-from transduce.studies.runner import Task, in_pool, run_tasks, timed
+from transduce.studies.runner import CellTask, in_pool, run_tasks, timed
 from transduce.training.optimizer import adam, learning_rate
 
 SmallModel = DecoderOnly | TransformerXL
@@ -95,11 +95,11 @@ class SmallStudy(Study):
         results = self.open(out, {**hashes(train, valid), "sizes": sizes})
         cells = {f"{row}-{seed}": (row, seed) for seed in SEEDS for row in self.rows}
 
-        def prepare() -> list[Task]:
+        def prepare() -> list[CellTask]:
             least = (sizes.rows * sizes.segment + 1, sizes.lengths[-1] + 1)  # a segment for each row, and the longest
             streams = read_streams(train, valid, sizes.vocab_size, least)
             return [
-                Task(name, {"row": row, "seed": seed}, partial(timed, self.figures, sizes, row, seed, streams))
+                CellTask(name, {"row": row, "seed": seed}, partial(timed, self.figures, sizes, row, seed, streams))
                 for name, (row, seed) in cells.items()
             ]
 

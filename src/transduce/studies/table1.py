@@ -22,7 +22,7 @@ from transduce.evaluation.study_charts import curves_figure, ends_in_ms, powers_
 from transduce.evaluation.study_report import NOT_RUN, Figure, Report, Table
 from transduce.studies.comparison import report_of
 from transduce.studies.results import Cost, Count, Entry, Exponent, Figures, Results, Study, figures_type, list_type
-from transduce.studies.runner import Task, in_turn, run_tasks, timed
+from transduce.studies.runner import CellTask, in_turn, run_tasks, timed
 
 KERNEL = 3
 WINDOW = 65  # r: itself and 32 on either side
@@ -74,7 +74,7 @@ class RestrictedSelfAttention(nn.Module):
         return is_inside & ((key - query).abs() <= reach)
 
 
-class Recurrent(nn.Module):
+class RecurrentLayer(nn.Module):
     """h_t = tanh(W x_t + U h_(t-1) + b), by torch's own kernel; `steps` computes the same step by step."""
 
     def __init__(self, d_model: int) -> None:
@@ -94,7 +94,7 @@ class Recurrent(nn.Module):
         return torch.stack(outputs, dim=1)
 
 
-class Convolutional(nn.Module):
+class ConvolutionalLayer(nn.Module):
     """A convolution of each position with `kernel` - 1 earlier ones, at distances of `dilation`.
 
     A stack of layers with dilations 1, k, k^2, ... sees k, k^2, k^3, ... positions: log_k n layers for n.
@@ -126,8 +126,8 @@ class LayerKind:
 CONVOLUTIONAL, RESTRICTED = f"convolutional, k = {KERNEL}", f"self-attention restricted to r = {WINDOW}"
 KINDS = (
     LayerKind("self_attention", "self-attention", lambda d: SelfAttention(), ("n² d", "1", "1")),
-    LayerKind("recurrent", "recurrent", Recurrent, ("n d²", "n", "n")),
-    LayerKind("convolutional", CONVOLUTIONAL, lambda d: Convolutional(d, KERNEL), ("k n d²", "1", "log_k n")),
+    LayerKind("recurrent", "recurrent", RecurrentLayer, ("n d²", "n", "n")),
+    LayerKind("convolutional", CONVOLUTIONAL, lambda d: ConvolutionalLayer(d, KERNEL), ("k n d²", "1", "log_k n")),
     LayerKind("restricted", RESTRICTED, lambda d: RestrictedSelfAttention(WINDOW), ("r n d", "1", "n / r")),
 )
 
@@ -195,7 +195,7 @@ PRODUCTS = ("MmBackward0", "AddmmBackward0", "BmmBackward0", "ConvolutionBackwar
 
 def sequential_operations(layer: nn.Module, n: int, d: int) -> int:
     """Return the length of the longest chain of matrix products of a layer that depend on one another."""
-    run = layer.steps if isinstance(layer, Recurrent) else layer
+    run = layer.steps if isinstance(layer, RecurrentLayer) else layer
     last = run(torch.randn(1, n, d, requires_grad=True)).grad_fn
     assert last is not None
     chains: dict[torch.autograd.graph.Node, int] = {}
@@ -218,7 +218,7 @@ def path_length(name: str, n: int, d: int = 4) -> int:
     layer, and the number of positions that it runs over grows instead.
     """
     if name == "recurrent":
-        layer = Recurrent(d).double()
+        layer = RecurrentLayer(d).double()
         # With other weights the gradient of a few hundred steps would vanish in rounding.
         nn.init.orthogonal_(layer.rnn.all_weights[0][1])
         for steps in range(1, n + 1):
@@ -228,7 +228,7 @@ def path_length(name: str, n: int, d: int = 4) -> int:
     layers: list[nn.Module] = []
     while True:
         is_dilated = name == "convolutional"
-        top = Convolutional(d, KERNEL, dilation=KERNEL ** len(layers)) if is_dilated else make(d)
+        top = ConvolutionalLayer(d, KERNEL, dilation=KERNEL ** len(layers)) if is_dilated else make(d)
         layers.append(top.double())
         if _is_reached(nn.Sequential(*layers), n, d):
             return len(layers)
@@ -255,7 +255,7 @@ def run_table1(out: Path) -> Results:
         "length": LENGTH, "counted": list(COUNT_LENGTHS), "repeats": REPEATS,
     }  # fmt: skip
     results = STUDY.open(out, settings)
-    tasks = [Task(kind.name, {}, partial(timed, measure, kind)) for kind in KINDS]
+    tasks = [CellTask(kind.name, {}, partial(timed, measure, kind)) for kind in KINDS]
     return run_tasks([task.name for task in tasks], lambda: tasks, in_turn, results, report)
 
 

@@ -7,7 +7,7 @@ from transduce.evaluation.page import duration
 from transduce.evaluation.study_charts import Points, curves_figure, progress_svg
 from transduce.evaluation.study_report import NOT_RUN, Block, Figure, Report, Table
 from transduce.studies.comparison import Difference, Row, Samples, as_factor, as_points, factor, report_of
-from transduce.studies.curves import Curve, crossings
+from transduce.studies.curves import CostCurve, crossings
 from transduce.studies.results import Entry, Results, config_of
 from transduce.studies.table2_costs import Budget, Budgets, cost_name
 from transduce.studies.table2_search import SYSTEMS
@@ -35,7 +35,7 @@ COUNTED = {"base": 9.5e17, "big": 9.7e18}
 
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
-    study = _Study(results)
+    study = _Table2Study(results)
     figures = [study.progress(cost, name) for cost in NAMES for name in FIGURES]
     return report_of(
         results,
@@ -62,7 +62,7 @@ def _short(flops: float) -> str:
     return f"{flops:.2g}".replace("e+", "e") if flops >= 1e16 else f"{flops:.2e}".replace("e+", "e")
 
 
-class _Study:
+class _Table2Study:
     """The results of a study as the parts of its report."""
 
     def __init__(self, results: Results) -> None:
@@ -137,7 +137,7 @@ class _Study:
 
     # ---- curves --------------------------------------------------------------------------------------------------
 
-    def _curves(self, cost: str, figure: str) -> dict[str, Curve]:
+    def _curves(self, cost: str, figure: str) -> dict[str, CostCurve]:
         """Return the curve of each system by its title: of the validation text, at the steps that all seeds have."""
         curves = {}
         for system in SYSTEMS if self.all_budgets else ():
@@ -146,7 +146,7 @@ class _Study:
             values = [[_height(seed[step], figure, "valid_") for step in steps] for seed in seeds]
             if len(steps) > 1:
                 unit = self.budgets.step_cost(system, cost)
-                curves[self.titles[system]] = Curve([step * unit for step in steps], values)
+                curves[self.titles[system]] = CostCurve([step * unit for step in steps], values)
         return curves
 
     def progress(self, cost: str, figure: str) -> Figure | None:

@@ -82,7 +82,7 @@ def candidates(system: str) -> Generator[list[Candidate], Candidate, None]:
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchProgress:
     """The state of the search of a system: its candidates so far, and the choice, None until all have ended.
 
     A candidate that diverged cannot be the choice.
@@ -92,7 +92,7 @@ class Search:
     choice: Candidate | None
 
 
-def search(system: str, results: Results) -> Search:
+def search(system: str, results: Results) -> SearchProgress:
     """Return how far the search of a system is in `results`."""
 
     def perplexity(candidate: Candidate) -> float:  # infinity if it diverged
@@ -104,12 +104,12 @@ def search(system: str, results: Results) -> Search:
     while True:
         so_far += batch
         if not all(has_ended(candidate, results) for candidate in so_far):
-            return Search(so_far, None)
+            return SearchProgress(so_far, None)
         best = min(so_far, key=perplexity)
         try:
             batch = batches.send(best)
         except StopIteration:
-            return Search(so_far, best if perplexity(best) < math.inf else None)
+            return SearchProgress(so_far, best if perplexity(best) < math.inf else None)
 
 
 def has_ended(candidate: Candidate, results: Results) -> bool:

@@ -91,7 +91,7 @@ def recipe_of(row: str, scale: str) -> str:
 
 def report(results: Results) -> Report:
     """Return the report: the claims, the effect of each change here and in the paper, and all figures."""
-    study = _Study(results)
+    study = _Table3Study(results)
     missing = [row for row in study.rows if not study.entries[row]]
     count = sum(map(len, study.entries.values()))
     figures = [_changes("BLEU", study), _changes("perplexity", study)] if study.entries["base"] else []
@@ -116,7 +116,7 @@ def report(results: Results) -> Report:
 # ---- differences from base ---------------------------------------------------------------------------------------
 
 
-class _Study:
+class _Table3Study:
     """The rows with their entries and figures, and with the noise between seeds, pooled over the rows.
 
     A figure is "BLEU" or "perplexity", or "mean BLEU" or "mean perplexity", of the mean of checkpoints.
@@ -205,7 +205,7 @@ def overall(verdicts: Collection[str]) -> str:
     return "does not hold" if "does not hold" in verdicts else "inconclusive"
 
 
-def _effects(study: _Study) -> list[list[str]]:
+def _effects(study: _Table3Study) -> list[list[str]]:
     """Return the rows of the table of the effects."""
     base = PAPER["base"]
     return [
@@ -221,7 +221,7 @@ def _effects(study: _Study) -> list[list[str]]:
     ]
 
 
-def _changes(figure: str, study: _Study) -> Figure:
+def _changes(figure: str, study: _Table3Study) -> Figure:
     changes = []
     samples = study.samples[figure].values
     for name in study.changed:
@@ -246,7 +246,7 @@ def _changes(figure: str, study: _Study) -> Figure:
 # ---- all figures -------------------------------------------------------------------------------------------------
 
 
-def _figures(study: _Study) -> Table:
+def _figures(study: _Table3Study) -> Table:
     paths, penalty = study.paths, ("valid", "brevity", study.score, "penalty")
     has_penalties = any(entries.values(*penalty) for entries in study.entries.values())
     has_means = any(entries.values(*paths["mean perplexity"]) for entries in study.entries.values())
@@ -274,7 +274,7 @@ def _figures(study: _Study) -> Table:
     return rows_table(head, lines, words=frozenset({0, 1}))
 
 
-def _settings_here(row: str, study: _Study) -> str:
+def _settings_here(row: str, study: _Table3Study) -> str:
     """Return the settings that a row changes, as it was trained, or else as in its recipe; for base, its sizes."""
     entries = study.entries[row]
     config = entries.config() if entries else find_recipe(recipe_of(row, study.scale))()

@@ -211,7 +211,7 @@ PAPER = (
 
 def report(results: Results) -> Report:
     """Return the report of the results so far."""
-    study = _Study(results)
+    study = _Table4Study(results)
     return report_of(
         results,
         lead=study.lead(),
@@ -225,7 +225,7 @@ def report(results: Results) -> Report:
     )
 
 
-class _Study:
+class _Table4Study:
     """The results as parts of the report. A text is "valid" or "test"."""
 
     def __init__(self, results: Results) -> None:
