@@ -1,4 +1,7 @@
-"""The names that the package offers, and what its modules import."""
+"""The names that the package offers, the names of its classes, and what its modules import."""
+
+import re
+from pathlib import Path
 
 import pytest
 from support.command_line import heavy_imports
@@ -33,3 +36,13 @@ def test_every_public_name_can_be_imported() -> None:
     assert {*transduce.__all__} <= everything.keys()
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = transduce.nothing
+
+
+def test_every_class_has_a_name_of_its_own() -> None:
+    places = dict[str, str]()
+    for path in sorted(Path(transduce.__file__).parent.rglob("*.py")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+            if match := re.match(r"\s*class (\w+)[:(]", line):
+                place = f"{path}:{number}"
+                assert match[1] not in places, f"two classes {match[1]}: {places[match[1]]} and {place}"
+                places[match[1]] = place
