@@ -17,7 +17,7 @@ from support.http_server import Files, serve
 from support.toy_task import ROOT, CommandResult
 from support.wmt_archives import miniature
 
-from transduce.cli.download import Corpus
+from transduce.cli.download import CorpusName
 from transduce.config.recipes import RECIPES
 from transduce.data.system import locked
 from transduce.download import catalogue
@@ -59,7 +59,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_names_of_the_command_equal_the_catalogue() -> None:
-    assert [*Corpus.__args__] == [*catalogue.CORPORA]
+    assert [*CorpusName.__args__] == [*catalogue.CORPORA]
 
 
 @pytest.mark.parametrize(("name", "tgt", "parts"), [("wmt14-en-de", "de", 3), ("wmt14-en-fr", "fr", 5)])

@@ -17,7 +17,7 @@ import transduce
 import transduce.family
 from transduce import ModelConfig, Sampling, SearchConfig, UserError
 from transduce.cli.main import app
-from transduce.cli.stream import Models, load_translator
+from transduce.cli.stream import ModelFolders, load_translator
 from transduce.config.overrides import with_value
 from transduce.config.recipes import configure
 from transduce.decoding.backends import Backend, fastest_precision
@@ -168,7 +168,7 @@ def test_a_gpu_is_refused_where_the_cpu_alone_computes(toy: Toy, tmp_path: Path)
     with pytest.raises(UserError, match="device=cuda:1: expected cpu with precision='bf16'; leave it out"):
         transduce.family.load(gpt2_folder(tmp_path / "gpt2"), precision="bf16", device="cuda:1")
     with devices.on_device("cuda"), pytest.raises(UserError, match="device=cuda: expected cpu with the engine ctr"):
-        load_translator(Models([toy.model], engine="ctranslate2"), DEFAULTS)
+        load_translator(ModelFolders([toy.model], engine="ctranslate2"), DEFAULTS)
     assert transduce.load(toy.model, device="cpu").translate(["a b c"])[0].text == "c b a"
 
 
