@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,19 +25,21 @@ def serve_ctranslate2(folder: Path, port: int, batch: int) -> None:
     from transduce.decoding.hypothesis import Translation
     from transduce.decoding.options import DecodingOptions
     from transduce.interop import ctranslate2_engine as engine
-    from transduce.serve.server import Description, bind, run
+    from transduce.serve.generation import Description, Loaded
+    from transduce.serve.server import bind, run
     from transduce.serve.settings import ServerSettings
 
-    loaded: Any = engine.load(folder)
+    model = engine.load(folder)
     peer = ctranslate2(f"int8,1x{THREADS},{batch}", folder, THREADS)
 
-    def translate(lines: list[str], *, options: DecodingOptions) -> list[Translation]:
-        return [Translation(text) for text in peer(lines, loaded.config.search.beam_size)]
+    def translate(lines: Sequence[str], **_: object) -> list[Translation]:
+        return [Translation(text) for text in peer(lines, model.config.search.beam_size)]
 
-    model: Any = SimpleNamespace(config=loaded.config, tokenizer=loaded.tokenizer, translate=translate)
-    description = Description(model="peer", precision="int8", kernels="ctranslate2", engine="ctranslate2")
+    model.translate = translate
+    description = Description("peer", model.precision, model.kernels, model.engine)
+    loaded = Loaded({("en", "de"): model}, ServerSettings(port=port), description)
     with bind("127.0.0.1", port) as bound:
-        run({("en", "de"): model}, ServerSettings(port=port), DecodingOptions(), description, bound, lambda _: None)
+        run(lambda: loaded, loaded, DecodingOptions(), (bound, None), lambda _: None)
 
 
 def serve_libretranslate(folder: Path, port: int, work: Path) -> None:
