@@ -84,6 +84,15 @@ def test_time_that_a_text_cannot_use_is_not_used() -> None:
     assert "expect a weak model" in choice.lines[1]
 
 
+@pytest.mark.parametrize("minutes", [1.2, 1.5, 3, 9, 30])
+@pytest.mark.parametrize("speed", [2_000, 3_000, 5_000, 9_000, 30_000])
+def test_a_training_that_ends_early_has_as_many_steps_in_more_time(minutes: float, speed: float) -> None:
+    text = TextSize(5_000, 75_000, 84)
+    choice = choose(text, minutes, speed)
+    if any("would not help" in line for line in choice.lines):
+        assert choose(text, 2 * minutes, speed).config.train.max_steps == choice.config.train.max_steps
+
+
 def test_a_text_smaller_than_a_batch_is_read_as_often_as_others() -> None:
     choice = choose(TextSize(1, 16, 30), 10)
     assert choice.config.train.max_steps == 176 and "176 steps, 176.0 epochs" in choice.lines[2]

@@ -346,7 +346,7 @@ def of_time(text: TextSize, config: Config, trial: Trial, minutes: float | None)
     lines = [f"{line}: {steps:,} steps, {epochs:.1f} epochs, about {in_words(expected)}"]
     if minutes is None:
         lines[0] += "; --minutes M ends after M minutes"
-    elif expected < 0.9 * minutes:
+    elif expected < 0.9 * minutes and _most_steps(minutes, text, trial) - steps >= CHECKPOINTS:
         lines.append(f"more than {in_words(expected)} would not help a text of this size, so the training ends earlier")
     if epochs < 1:
         lines.append(f"the model sees only {epochs:.0%} of the text: more minutes, or a GPU, would help most")
