@@ -1,4 +1,4 @@
-"""Markdown (CommonMark with tables and strikethrough). Code, addresses, HTML tags and the marks of blocks stay.
+"""Markdown (CommonMark with tables, strikethrough and footnotes). Code, addresses, tags and marks stay.
 
 markdown-it-py says what each paragraph is and where its lines are. It gives inline markup no places, so each of its
 inline rules is wrapped, to record from where to where it has read.
@@ -33,6 +33,7 @@ _FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*?\n)??---[ \t]*(?:\r?\n|$)", re.
 _SPECIAL = re.compile(r"[\\`*\[\]<]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|^>|^[#+=-](?=[#=-]*(?:\s|$))", re.MULTILINE)
 _NUMBER = re.compile(r"^(\d+)([.)])(?=\s|$)", re.MULTILINE)
 _TASK = re.compile(r"\[[ xX]\]\s+")
+_FOOTNOTE_MARK = re.compile(r"\[\^[^\]\s]+\]")
 _TAG = re.compile(r"<(/?)([A-Za-z][A-Za-z0-9-]*)")
 MARKDOWN = Syntax(lambda text: _NUMBER.sub(r"\1\\\2", _SPECIAL.sub(r"\\\g<0>", text)))
 CELL = Syntax(lambda text: MARKDOWN.escape(text).replace("|", "\\|"))
@@ -110,15 +111,28 @@ READERS = {"md": read}
 def _parser(most_levels: int) -> "MarkdownIt":
     try:
         from markdown_it import MarkdownIt
+        from mdit_py_plugins.footnote import footnote_plugin
     except ImportError as problem:
-        raise UserError(f"expected the package markdown-it-py ({problem}); pip install 'transduce[files]'") from None
+        packages = "markdown-it-py and mdit-py-plugins"
+        raise UserError(f"expected the packages {packages} ({problem}); pip install 'transduce[files]'") from None
     parser = MarkdownIt("commonmark", {"maxNesting": most_levels}).enable(["table", "strikethrough"])
+    footnote_plugin(parser, inline=False, move_to_end=False)
+    parser.inline.ruler.at("footnote_ref", _footnote_mark)
     parser.core.ruler.enableOnly(["normalize", "block"])
     parser.inline.ruler2.disable("fragments_join")  # so that each mark of emphasis keeps its token
     for name in {*parser.inline.ruler.get_active_rules()} - {"text"}:
         (rule,) = (each.fn for each in parser.inline.ruler.__rules__ if each.name == name)
         parser.inline.ruler.at(name, _recorded(name, rule))
     return parser
+
+
+def _footnote_mark(state: "StateInline", silent: bool) -> bool:
+    """Read the mark of a footnote, in place of the plugin's rule, which takes long for many open ones."""
+    match = _FOOTNOTE_MARK.match(state.src, state.pos)
+    if match is None:
+        return False
+    state.pos = match.end()
+    return True
 
 
 class _Blocks(list["BlockToken"]):
@@ -224,7 +238,7 @@ def _markup(content: str, spans: list[_Span], tokens: "list[BlockToken]") -> Ite
             yield start, end, text_token(source)
         elif rule == "html_inline":
             yield start, end, _tag_token(source)
-        elif rule in ("image", "autolink") or rule == "backticks" and len(numbers):
+        elif rule in ("image", "autolink", "footnote_ref") or rule == "backticks" and len(numbers):
             yield start, end, Token("atom", "")
 
 
