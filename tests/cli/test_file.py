@@ -51,6 +51,28 @@ def test_texts_that_lose_placeholders_are_named(toy: Toy, tmp_path: Path, cli: C
     assert "(text 2 '{name} a')" in result.err
 
 
+@pytest.mark.parametrize(("is_there", "state"), [(True, "unchanged"), (False, "not written")])
+def test_an_interrupt_says_that_nothing_was_written(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cli: Callable[..., CommandResult],
+    is_there: bool,
+    state: str,
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("transduce.cli.file.load_translator", interrupt)
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("a b")
+    if is_there:
+        target.write_text("old")
+    result = cli("translate", "model", "--file", source, "--output", target)
+    assert (result.code, result.out) == (130, b"")
+    assert result.err == f"transduce: {target}: {state}; interrupted before the output\n"
+    assert [path.read_text() for path in tmp_path.glob("out*")] == ["old"] * is_there
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

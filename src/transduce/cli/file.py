@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from transduce.cleaning.progress import JobProgress
 from transduce.cli.constraints import ConstraintOptions
 from transduce.cli.doubts import DoubtWatch, text_name
-from transduce.cli.output import check_output, output_file
+from transduce.cli.output import check_output, interrupt_named, output_file
 from transduce.cli.stream import Form, ModelFolders, load_translator, translations
 from transduce.console import counted, printable
 from transduce.data.compression import open_file
@@ -54,12 +54,14 @@ def translate_file(
         raise UserError(f"--output={target}: expected a name that ends with {source.suffix}, as --file; correct it")
     check_output(target, source)
     name = printable(source)
-    with open_file(source) as stream:
-        file = read_file(stream.read(MOST_FILE_BYTES + 1), extension, name)
-    parts = lines_of(file.document)
-    pieces = _translations(models, parts, name, options, form, constraints) if parts else []
+    with interrupt_named(target):
+        with open_file(source) as stream:
+            file = read_file(stream.read(MOST_FILE_BYTES + 1), extension, name)
+        parts = lines_of(file.document)
+        pieces = _translations(models, parts, name, options, form, constraints) if parts else []
+        content = file.write(filled(file.document, pieces))
     with output_file(target) as output:
-        output.write(file.write(filled(file.document, pieces)))
+        output.write(content)
     print(f"transduce: {name}: {counted(len(parts), 'text')} translated", file=sys.stderr)
 
 

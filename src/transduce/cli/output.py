@@ -140,6 +140,17 @@ def output_file(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
+@contextmanager
+def interrupt_named(path: Path) -> Iterator[None]:
+    """Say at Ctrl-C within the block, which comes before the output, that nothing was written to `path`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        state = "unchanged" if path.exists() else "not written"
+        print(f"transduce: {printable(path)}: {state}; interrupted before the output", file=sys.stderr)
+        raise
+
+
 def _is_replaceable(path: Path) -> bool:
     """Return True for a path of a regular file, or of none yet. It is False for pipes, devices and descriptors."""
     return _descriptor(path) is None and (path.is_file() or not path.exists())
