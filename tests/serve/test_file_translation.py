@@ -88,6 +88,30 @@ def test_a_wrong_file_is_refused(
     assert answer.status == 400 and message in answer.json["error"], answer
 
 
+@pytest.mark.parametrize("name", ["must", "must_not", "prefix", "terms", "mustnot", "Must", "must-not", "term"])
+def test_phrases_with_a_file_are_refused(service: Served, name: str) -> None:
+    value = '{"a": "x"}' if name == "terms" else "x"
+    remedy = "send its texts to /translate, or start the server with --terms FILE"
+    message = f"Invalid request: $.{name}: expected no must, must_not, prefix, terms with a file; {remedy}"
+    answer = upload(service, "a.txt", b"a b", **{name: value})
+    assert (answer.status, answer.json) == (400, {"error": message})
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("min_confidenc", "min_confidence"), ("minConfidence", "min_confidence"), ("placeholder", "placeholders")],
+)
+def test_a_misspelt_field_of_a_file_is_refused(service: Served, name: str, near: str) -> None:
+    message = f"Invalid request: $.{name}: expected one of placeholders, min_confidence; did you mean {near!r}?"
+    answer = upload(service, "a.txt", b"a b", **{name: "1"})
+    assert (answer.status, answer.json) == (400, {"error": message})
+
+
+def test_other_fields_of_clients_with_a_file_are_ignored(service: Served) -> None:
+    others = dict.fromkeys("api_key apiKey secret format alternatives q filename type".split(), "x")
+    assert upload(service, "a.txt", b"a b", must="", terms="", **others).status == 200
+
+
 def test_files_wait_for_a_limited_time_and_in_limited_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     files = downloads.Downloads()
     monkeypatch.setattr(downloads, "MOST_BYTES", 10)

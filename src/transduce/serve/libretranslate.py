@@ -15,7 +15,7 @@ from transduce.serve.downloads import Downloads
 from transduce.serve.file_translation import PORTION, doubtful_texts, translate_parts
 from transduce.serve.formats.files import MODULES, File, extension_of, read_file
 from transduce.serve.models import Pair, name_of
-from transduce.serve.phrases import constraints_of, keeps_placeholders, terms_of
+from transduce.serve.phrases import constraints_of, keeps_placeholders, refuse_phrases_of_file, terms_of
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.requests import Fields
 from transduce.serve.service import ClientLeft, TextTranslation, TranslateCall, check_texts
@@ -83,6 +83,7 @@ class LibreTranslate(ClientApi):
     async def translate_file(self, request: Request) -> Response:
         """Translate a file, a portion of its texts after the other, and keep it for a download."""
         fields = await self.fields(request)
+        refuse_phrases_of_file(fields)
         async with self.downloads.work(self.service.limits.file_seconds):
             return await self._file_answer(request, fields)
 

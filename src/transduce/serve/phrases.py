@@ -20,7 +20,9 @@ from transduce.serve.requests import MAX_FIELDS, Fields
 MOST_TERMS = 1_000  # of a request
 LONGEST = 20  # characters of a name that may be a misspelt field
 EMPTY: dict[str, object] = {"must": (), "must_not": (), "prefix": ""}
-NAMES = (*EMPTY, "terms", "placeholders")
+PHRASES = (*EMPTY, "terms")
+NAMES = (*PHRASES, "placeholders")
+NAMES_OF_FILE = ("placeholders", "min_confidence")
 NEARNESS = 0.8  # of mustnot, must-not, musts and must[] at least; the fields of known clients have at most 0.5
 
 
@@ -30,7 +32,7 @@ def constraints_of(fields: Fields, n_texts: int, is_list: bool) -> list[LineCons
     Raises Refusal for a misspelt field, values of another form, and phrases that no translation can have.
     """
     for name in islice(fields.values, MAX_FIELDS):
-        if name not in NAMES and (hint := _nearest(name)):
+        if name not in NAMES and (hint := _nearest(name, NAMES)):
             raise invalid(f"Invalid request: $.{name}: expected one of {', '.join(NAMES)}{hint}")
     if all(_is_empty(fields.values.get(name)) for name in EMPTY):
         return [FREE] * n_texts
@@ -74,13 +76,23 @@ def keeps_placeholders(fields: Fields) -> bool:
 def refuse_phrases(fields: Fields) -> None:
     """Raise Refusal for a request with phrases, also under a misspelt name, to a route that has none."""
     for name, value in islice(fields.values.items(), MAX_FIELDS):
-        if _nearest(name) and not _is_empty(value):
+        if _nearest(name, NAMES) and not _is_empty(value):
             raise invalid(f"{name}: expected no {', '.join(NAMES)}; send phrases to /translate")
 
 
-def _nearest(name: str) -> str:
-    """Return the end of a message about a field whose name nearly is one of `NAMES`; "" for other names."""
-    return nearest(name[:LONGEST].lower(), NAMES, NEARNESS)
+def refuse_phrases_of_file(fields: Fields) -> None:
+    """Raise Refusal for a file with phrases, also under a misspelt name, and for a misspelt field of a file."""
+    for name, value in islice(fields.values.items(), MAX_FIELDS):
+        if name not in NAMES_OF_FILE and (hint := _nearest(name, NAMES_OF_FILE)):
+            raise invalid(f"Invalid request: $.{name}: expected one of {', '.join(NAMES_OF_FILE)}{hint}")
+        if _nearest(name, PHRASES) and not _is_empty(value):
+            remedy = "send its texts to /translate, or start the server with --terms FILE"
+            raise invalid(f"Invalid request: $.{name}: expected no {', '.join(PHRASES)} with a file; {remedy}")
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    """Return the end of a message about a field whose name nearly is one of `names`; "" for other names."""
+    return nearest(name[:LONGEST].lower(), names, NEARNESS)
 
 
 def _is_empty(value: object) -> bool:
