@@ -13,7 +13,7 @@ from support.http_load import TRANSLATE, Reply, read_reply, request_bytes
 from support.serving import Reverser, Served, listening, served, until
 
 from transduce.errors import UserError
-from transduce.serve.server import LoopErrors, reserve_files
+from transduce.serve.server import LoopErrors, bind, listen, reserve_files
 
 HOST = b"Host: x\r\n"
 BODY = json.dumps({"q": "a b", **TRANSLATE}).encode()
@@ -312,6 +312,15 @@ def test_that_no_connection_can_be_accepted_is_logged_once() -> None:
         loop.close()
     events = [(line["event"], line.get("reason")) for line in service.log]
     assert events == [("accept", "Too many open files"), ("defect", None)]
+
+
+def test_a_port_that_another_server_takes_while_it_loads_is_a_mistake() -> None:
+    """Some systems bind both, since neither listens yet."""
+    with bind("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(UserError, match=f"{port}: expected a free address"), bind("127.0.0.1", port) as second:
+            listen(first)
+            listen(second)
 
 
 def test_the_limit_of_open_files_follows_the_connections(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -255,4 +255,7 @@ def test_a_taken_port_and_a_missing_model_are_mistakes(toy: Toy, tmp_path: Path)
         port = other.getsockname()[1]
         result = fork_transduce("serve", toy.model, "--from", "en", "--to", "de", "--port", port)
         assert_mistake(result, f"--port={port}: expected a free address of this machine")
+        ports = "--port", 0, "--metrics-port", port
+        result = fork_transduce("serve", toy.model, "--from", "en", "--to", "de", *ports)
+        assert_mistake(result, f"--metrics-host=127.0.0.1 --metrics-port={port}: expected a free address")
     assert_mistake(fork_transduce("serve", tmp_path, "--from", "en", "--to", "de", "--port", 0), str(tmp_path))

@@ -1,6 +1,7 @@
 """`transduce serve`: answer translation requests over HTTP."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -83,6 +84,7 @@ class ServedSearch(SearchArguments):
 AllServed = Annotated[ServedSearch, Parameter(name="*")]
 AllLimits = Annotated[Limits, Parameter(name="*", group="Limits")]
 
+PAIR_AND_FOLDER = re.compile(r"[a-z]{2,3}(-[a-z0-9]+)+=.+", re.IGNORECASE)
 IGNORED = signals("SIGHUP", "SIGUSR1", "SIGUSR2")  # until the server is ready; then SIGHUP reloads
 PACKAGES = ("starlette", "uvicorn", "httptools", "prometheus_client", "python_multipart")
 
@@ -154,12 +156,14 @@ def _exit_at_once(*_: object) -> None:
 
 def model_folders(models: tuple[str, ...], source: str | None, target: str | None) -> dict[tuple[str, str], Path]:
     """Return the folder of each language pair. Raises UserError for arguments that do not say them."""
-    from transduce.serve.models import check_code, pair_of
+    from transduce.serve.models import check_pair, pair_of
 
     if source is not None or target is not None:
         if source is None or target is None or len(models) != 1:
             raise UserError("--from and --to: expected both, and one model; or give SOURCE-TARGET=MODEL for each")
-        return {(check_code(source), check_code(target)): Path(models[0])}
+        if PAIR_AND_FOLDER.fullmatch(models[0]) and not Path(models[0]).is_dir():
+            raise UserError(f"{models[0]}: expected a model folder with --from and --to; leave out --from and --to")
+        return {check_pair(source, target): Path(models[0])}
     folders = {}
     for argument in models:
         pair, equals, folder = argument.partition("=")
@@ -199,6 +203,8 @@ def glossary_folder(folder: Path | None) -> Path | None:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / ".writable").touch()
         (folder / ".writable").unlink()
+    except (FileExistsError, NotADirectoryError):
+        raise UserError(f"--glossaries={folder}: expected a folder, but a file is there; give another folder") from None
     except OSError as problem:
         raise error_at(problem, "writing", folder) from None
     return folder
@@ -215,16 +221,20 @@ def check_packages() -> None:
 
 def start(load: "Loader") -> None:
     """Load the models and serve them until a signal. The port is taken first, so that a taken one is reported soon."""
-    from transduce.serve.server import bind, reserve_files, run
+    from transduce.serve.server import bind, listen, reserve_files, run
 
     settings = load.settings
     reserve_files(settings.limits.connections, n_ports=1 if settings.metrics_port is None else 2)
     with ExitStack() as stack:
         bound = stack.enter_context(bind(settings.host, settings.port))
         metrics_host, metrics_port = settings.metrics_host or settings.host, settings.metrics_port
-        bound_metrics = None if metrics_port is None else stack.enter_context(bind(metrics_host, metrics_port))
+        bound_metrics = None
+        if metrics_port is not None:
+            bound_metrics = stack.enter_context(bind(metrics_host, metrics_port, "metrics-"))
         loaded = load()
         description = loaded.description
+        for each in filter(None, (bound, bound_metrics)):
+            listen(each)
 
         def on_ready(address: str) -> None:
             d = description

@@ -192,12 +192,20 @@ def check_code(code: str) -> str:
     return code
 
 
+def check_pair(source: str, target: str) -> Pair:
+    """Return two language codes of the command line. Raises UserError for other text, and for one language twice."""
+    pair = check_code(source), check_code(target)
+    if source.lower() == target.lower():
+        raise UserError(f"{source}-{target}: expected two different languages, such as en-de; correct one of them")
+    return pair
+
+
 def pair_of(text: str) -> Pair:
     """Return the two codes of a pair such as en-de or pt-BR-en: the target is what follows the last hyphen."""
     source, _, target = text.rpartition("-")
     if not source:
         raise UserError(f"{text}: expected two languages, such as en-de")
-    return check_code(source), check_code(target)
+    return check_pair(source, target)
 
 
 def name_of(code: str) -> str:

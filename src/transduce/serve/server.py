@@ -29,8 +29,11 @@ OTHER_FILES = 64  # open files of the program that are no connections; it has ab
 ENGINE_SECONDS = 5.0  # for work that is not wanted any more, at the end
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """Return a bound socket that does not listen yet. Raises UserError if the address is not free."""
+def bind(host: str, port: int, prefix: str = "") -> socket.socket:
+    """Return a bound socket that does not listen yet. Raises UserError if the address is not free.
+
+    prefix: of the names of the options that say host and port.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
@@ -43,8 +46,18 @@ def bind(host: str, port: int) -> socket.socket:
             raise
     except (OSError, UnicodeError) as problem:
         reason = getattr(problem, "strerror", None) or str(problem)
-        raise UserError(f"--host={host} --port={port}: expected a free address of this machine: {reason}") from None
+        options = f"--{prefix}host={host} --{prefix}port={port}"
+        raise UserError(f"{options}: expected a free address of this machine: {reason}") from None
     return bound
+
+
+def listen(bound: socket.socket) -> None:
+    """Let a bound socket listen. Raises UserError if another one has begun to listen at its address meanwhile."""
+    try:
+        bound.listen()
+    except OSError as problem:
+        host, port = bound.getsockname()[:2]
+        raise UserError(f"{host}:{port}: expected a free address of this machine: {problem.strerror}") from None
 
 
 def reserve_files(connections: int, n_ports: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from transduce.errors import UserError
 from transduce.serve.keys import ApiKey
 
+ALL_ADDRESSES = {"0.0.0.0", "::"}  # of this machine; a port of one is a port of each address
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s,/]+", re.ASCII)
 
 
@@ -92,6 +93,10 @@ class ServerSettings:
             raise UserError(f"engine_threads={self.engine_threads}: expected at least 1")
         if self.metrics_host is not None and self.metrics_port is None:
             raise UserError(f"metrics_host={self.metrics_host}: expected --metrics-port with it; add it")
+        hosts = {self.host, self.metrics_host or self.host}
+        if self.port == self.metrics_port != 0 and (len(hosts) == 1 or hosts & ALL_ADDRESSES):
+            remedy = "leave it out to have /metrics on --port"
+            raise UserError(f"metrics_port={self.metrics_port}: expected another port than --port; {remedy}")
         if self.cors != "*" and not all(origin.isascii() and ORIGIN.fullmatch(origin) for origin in self.origins):
             form = "* or origins, such as https://example.org,https://example.com:8080"
             raise UserError(f"cors={self.cors!r}: expected {form}; leave out paths and a final slash")
