@@ -8,8 +8,8 @@
     transduce train --recipe speech-small --train sounds/train.paths sounds/train.en \
         --valid sounds/valid.paths sounds/valid.en --out speech
     python benchmarks/speech.py score speech/model sounds
-    transduce train --recipe speech-small --train sounds/train.paths sounds/train.de \
-        --valid sounds/valid.paths sounds/valid.de --out translation --set data.vocab_size=400
+    transduce train --from speech/model --recipe speech-small --train sounds/train.paths sounds/train.de \
+        --valid sounds/valid.paths sounds/valid.de --out translation --set train.max_steps=3000
     python benchmarks/speech.py score translation/model sounds --side de
 
 `make` speaks English sentences of `transduce.demo.grammar` with several voices and speeds, and adds white noise. A line
