@@ -26,7 +26,7 @@ from transduce.decoding.batched_search import by_length, sample_all, search_all
 from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.confidence import with_confidence
 from transduce.decoding.constraint import Constraint
-from transduce.decoding.hypothesis import Alignment, Attended, Outputs, Scored, Translation
+from transduce.decoding.hypothesis import Alignment, Attended, Hypothesis, Outputs, Scored, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
 from transduce.decoding.phrases.placeholders import kept_lines, with_placeholders
 from transduce.decoding.phrases.segment_constraints import (
@@ -50,6 +50,7 @@ from transduce.decoding.segmentation import (
     in_small_letters,
     most_tokens,
     segments_of,
+    starts_of,
     with_tag,
 )
 from transduce.decoding.shortlist.backend import ShortlistBackend
@@ -170,8 +171,7 @@ class Translator:
         if options.mbr is not None:
             hypotheses = nearest_first(hypotheses, self.tokenizer, options)
         if options.alignment:
-            weights, tag = self._alignment_weights, options.tag
-            hypotheses = align_outputs(lines, segments, hypotheses, self.tokenizer, weights, tag)
+            hypotheses = self._aligned(segments, starts_of(lines, segments, self.tokenizer, options.tag), hypotheses)
         translations = translations_of(lines, segments, hypotheses, problems, self.tokenizer, of_segments.phrases)
         if self.calibration is None:
             return translations
@@ -209,7 +209,7 @@ class Translator:
 
     def running(self) -> RunningTranslation[object]:
         """Return a translation with continuous batching, for a service."""
-        return RunningTranslation(self._backend_of, self.tokenizer, self.config, self.calibration)
+        return RunningTranslation(self._backend_of, self.tokenizer, self.config, self._aligned, self.calibration)
 
     @property
     def kernels(self) -> str:
@@ -299,6 +299,12 @@ class Translator:
         if self.long_line([src], [tgt]) is not None:
             return None
         return align_text(src, tgt, self.tokenizer, self._alignment_weights)
+
+    def _aligned(
+        self, segments: Sequence[Segment], starts: Sequence[int], outputs: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[Hypothesis]]:
+        """Return the outputs for each segment with their alignments. starts: places of the segments in their lines."""
+        return align_outputs(segments, starts, outputs, self.tokenizer, self._alignment_weights)
 
     def _alignment_weights(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[np.ndarray]:
         """Return the weights by which the words of pairs of ids are aligned, with padding: (T,S) of each pair."""

@@ -9,7 +9,7 @@ from support.toy_task import CommandResult, Toy, write_lines
 from transduce.config.schema import DataConfig
 from transduce.data.noise import MASKS
 from transduce.data.tokenizer import Tokenizer
-from transduce.decoding.hypothesis import Translation
+from transduce.decoding.hypothesis import AlignedWord, Translation
 from transduce.decoding.phrases.placeholders import (
     changed_placeholders,
     damaged_placeholders,
@@ -62,6 +62,25 @@ def test_a_model_of_masks_reads_masks(tokenizer: Tokenizer) -> None:
     assert "'%s' as often" in (kept[0].restore(Translation(f"{A} {C} {C}")).problem or "")
 
 
+def test_an_alignment_has_the_placeholders_and_their_places(tokenizer: Tokenizer) -> None:
+    line = "<2de> a {name} b %s"
+    (text,), (kept,) = kept_lines([line], tokenizer, LEARNED)
+    output = f"{C} {B} y {A} {A}z"
+    words = [("y", "b"), (A, A), ("z", "a"), (B, B), (C, B)]
+    alignment = tuple(
+        AlignedWord(word, output.index(word), origin, text.index(origin, 5))
+        for word, origin in sorted(words, key=lambda pair: output.index(pair[0]))
+    )
+    restored = kept.restore(Translation(output, alignment=alignment))
+    assert restored.text == "%s y {name}z"
+    pairs = [("%s", "%s"), ("y", "b"), ("{name}", "{name}"), ("z", "a")]
+    assert [(word.word, word.source) for word in restored.alignment or ()] == pairs
+    for word in restored.alignment or ():
+        assert restored.text[word.start : word.end] == word.word
+        assert line[word.source_start : word.source_end] == word.source
+    assert kept.restore(Translation(f"{C} {C} {C} y", alignment=())).text == "y"
+
+
 def test_other_models_read_the_text_and_must_write_it(tokenizer: Tokenizer) -> None:
     texts, kept = kept_lines(["a {n} 5 km"], tokenizer, DataConfig())
     assert texts == ["a {n} 5 km"] and not kept[0].masks
@@ -98,8 +117,6 @@ def test_the_command_keeps_placeholders_or_names_the_line(
     assert result.code == 0 and outputs[1] == "b a" and outputs[4:] == ["😀", ""]
     assert outputs[0].count("{name}") == outputs[3].count("5 km") == outputs[3].count("www.a.de/|x") == 1
     assert outputs[2].count("{x}") == 2 or "in:3: expected '{x}' as often as in the source" in result.err
-    wrong = cli("translate", toy.model, "--input", source, "--placeholders", "--json", "--alignment")
-    assert wrong.code == 2 and "placeholders" in wrong.err
     greedy = cli("translate", toy.model, "--input", source, "--placeholders", "--beam-size", "1")
     assert greedy.code == 2 and "expected at least 2" in greedy.err
 

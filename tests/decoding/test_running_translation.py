@@ -11,7 +11,7 @@ from support.toy_task import Toy
 from support.translators import LINES, assert_same, noisy_translator
 
 from transduce import Sampling, Translator, UserError
-from transduce.decoding.options import DecodingOptions
+from transduce.decoding.options import DecodingKeywords, DecodingOptions
 from transduce.decoding.running_translation import MOST_SEGMENTS, MOST_WAITING, RunningTranslation
 
 LONG = " ".join("a b c d! e f! g h i j?" for _ in range(30))
@@ -45,6 +45,26 @@ def test_lines_that_come_and_go_are_translated_as_in_a_file(noisy: Translator, s
     assert_same(translations, expected)
     assert [t.problem for t in translations] == [t.problem for t in expected]
     assert sum(t.problem is not None for t in translations) == 2
+
+
+@pytest.mark.parametrize("more", [{}, {"n_best": 2}, {"mbr": 3, "beam_size": 3}, {"placeholders": True}])
+def test_lines_are_aligned_as_in_a_file(noisy: Translator, more: DecodingKeywords) -> None:
+    options = DecodingOptions(alignment=True, split="sentences", **more)
+    lines = ["a b! c d? e f!", "c a. 12 {n} a. B A?", "a", "", "a b. a b. a b."]
+    expected = noisy.translate(lines, options=options)
+    translations = run(noisy.running(), [(line, options) for line in lines], 0)
+    assert_same(translations, expected)
+    assert [t.alignment for t in translations] == [t.alignment for t in expected]
+    assert [t.alignment is None for t in expected] == [False, False, False, True, False]
+    sources = {word.source_start for word in expected[4].alignment or ()}
+    assert min(sources) < 5 <= max(sources) - 5, "the words of each sentence are in this sentence"
+
+
+def test_a_line_that_cannot_be_aligned_ends_with_the_error(noisy: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = noisy.running()
+    monkeypatch.setattr(running, "align", lambda segments, *others: 1 / 0 if "c" in segments[0].text else others[-1])
+    wrong, right = run(running, [("a b! c!", DecodingOptions(alignment=True)), ("a b", DecodingOptions())], 0)
+    assert isinstance(wrong, ZeroDivisionError) and right.text
 
 
 def test_minimum_bayes_risk_ranks_the_outputs(noisy: Translator) -> None:

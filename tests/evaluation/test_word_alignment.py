@@ -196,5 +196,3 @@ def test_the_command_prints_it_as_json(toy: Toy, tmp_path: Path, cli: Callable[.
 def test_engines_without_weights_refuse_it(model: Translator) -> None:
     with pytest.raises(UserError, match="^alignment: must not be set with CTranslate2"):
         ctranslate2_engine.check_options(DecodingOptions(alignment=True))
-    with pytest.raises(UserError, match="^alignment=True: must not be set here"):
-        model.running().admit(1, "a b", DecodingOptions(alignment=True))

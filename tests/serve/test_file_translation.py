@@ -4,14 +4,17 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from support.serving import JSON, Answer, Reverser, Served, served, until
+from support.toy_task import CommandResult, Toy
 
+import transduce
 from transduce.decoding.hypothesis import Translation
 from transduce.serve import downloads, file_translation
 from transduce.serve import service as service_module
@@ -178,6 +181,34 @@ def test_a_file_of_many_portions_ends_in_time_and_with_the_server(ends: str) -> 
         assert later == (200 if ends == "late" else 503)
         assert service.call("POST", "/translate", *FILLING).status == 200
     assert [line["status"] for line in service.log][:1] == [503]
+
+
+# ---- as the command line -------------------------------------------------------------------------------------------
+
+
+HTML = "<p>a <code>X</code> b c! d <i>e</i> <code>Y</code> f!</p>\n"
+MARKDOWN = "a `X` b c! d *e* `Y` f!\n"
+
+
+@pytest.mark.parametrize("fields", [{}, {"placeholders": "true"}])
+@pytest.mark.parametrize(("name", "content"), [("a.html", HTML), ("a.md", MARKDOWN)])
+def test_inline_elements_stay_in_their_sentences_as_on_the_command_line(
+    toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult], name: str, content: str, fields: dict[str, str]
+) -> None:
+    (tmp_path / name).write_text(content)
+    target = tmp_path / f"out-{name}"
+    command = ["--file", tmp_path / name, "--output", target, *(["--placeholders"] if fields else [])]
+    assert cli("translate", toy.model, *command).code == 0
+    expected = target.read_text()
+    with served(transduce.load(toy.model)) as service:
+        answer = upload(service, name, content.encode(), **fields)
+        path = "/download_file/" + answer.json["translatedFileUrl"].rpartition("/download_file/")[2]
+        assert service.call("GET", path).body.decode() == expected
+        if name == "a.html":
+            answer = service.translate(content, format="html", placeholders=bool(fields), alternatives=1)
+            assert answer.json["translatedText"] == expected
+    words = re.findall("[a-fXY]", re.sub("</?[a-z]+>", "", expected))
+    assert sorted(words[:4]) == ["X", "a", "b", "c"] and sorted(words[4:]) == ["Y", "d", "e", "f"], expected
 
 
 # ---- what is doubtful ----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from transduce.serve.keys import Sender
 from transduce.serve.models import TranslationModel
 from transduce.serve.queue import SentenceQueue
 from transduce.serve.refusal import Refusal
-from transduce.serve.sentence import Sentence, SentenceResult, finish
+from transduce.serve.sentence import Sentence, finish
 from transduce.serve.settings import Limits
 
 MODEL = Reverser()
@@ -23,7 +23,7 @@ BODY = b'{"q": "a b", "source": "en", "target": "de"}'
 def sentences(loop: asyncio.AbstractEventLoop, words: str, model: TranslationModel | None = None) -> list[Sentence]:
     """Return a sentence of two tokens for each word."""
     model = model or MODEL
-    return [Sentence(model, word, DecodingOptions(), 2, False, loop.create_future()) for word in words.split()]
+    return [Sentence(model, word, DecodingOptions(), 2, loop.create_future()) for word in words.split()]
 
 
 @pytest.fixture
@@ -198,10 +198,10 @@ def test_results_of_one_step_wake_the_event_loop_once(
     monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *call: (calls.append(call), wake(*call)))
     some, gone = sentences(loop, "a b c"), sentences(other, "d")
     other.close()
-    results: list[SentenceResult | Exception] = [
-        SentenceResult(Translation("x")),
+    results: list[Translation | Exception] = [
+        Translation("x"),
         Refusal(500, "y", "model"),
-        SentenceResult(Translation("z")),
+        Translation("z"),
     ]
     some[2].result.cancel()  # its client left
     finish(dict(zip([*some, *gone], [*results, results[0]], strict=True)))

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from support.random_models import CONFIG, random_model, save_to
 from support.serving import Reverser, served
@@ -13,7 +12,6 @@ from transduce import UserError
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DEFAULTS, DecodingOptions
 from transduce.serve.models import tag_of
-from transduce.serve.words import align
 from transduce.translate import Translator
 
 
@@ -43,12 +41,13 @@ def test_a_target_selects_its_tag() -> None:
 
 
 def test_the_tag_is_no_word_of_an_alignment(model: Translator) -> None:
-    line, text = "the cat sat", "the mat sat"
-    words = align(model, line, text, "<2de>") or ()
-    assert [word.word for word in words] == text.split()
-    assert all(line[word.source_start : word.source_end] == word.source for word in words)
-    weights = model.attend(f"<2de> {line}", text).cross[-1].mean(0)
-    assert weights.shape[1] == 2 + len(model.tokenizer.encode(line)) and np.isfinite(weights).all()
+    options = DecodingOptions(alignment=True, tag="<2de>", split="sentences")
+    line, running, done = "the cat sat. The mat sat.", model.running(), {}
+    running.admit("key", line, options)
+    while not done:
+        done |= running.step()
+    assert done["key"] == model.translate([line], options=options)[0]
+    assert {line[word.source_start : word.source_end] == word.source for word in done["key"].alignment} == {True}
 
 
 @pytest.mark.parametrize(

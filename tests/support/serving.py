@@ -85,9 +85,6 @@ class Reverser:
     def running(self) -> Any:
         return None
 
-    def align(self, src: str, tgt: str) -> None:
-        return None
-
     def _translation(self, line: str, n_best: int) -> Translation:
         text = " ".join(reversed(line.split()))
         others = tuple(Translation(f"{text} {n}") for n in range(1, n_best))

@@ -1,12 +1,10 @@
 """`transduce translate --file`: a file in a format, such as subtitles, with its texts translated."""
 
-import dataclasses
 import io
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from transduce.cleaning.progress import JobProgress
 from transduce.cli.constraints import ConstraintOptions
@@ -19,12 +17,8 @@ from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.segmentation import with_tag
 from transduce.errors import UserError
-from transduce.serve.documents import Part, filled, lines_of
+from transduce.serve.documents import Part, filled, lines_of, with_alignment
 from transduce.serve.formats.files import MOST_FILE_BYTES, extension_of, read_file
-
-if TYPE_CHECKING:
-    from transduce.interop.ctranslate2_engine import ExportedTranslator
-    from transduce.translate import Translator
 
 
 def refuse_with_file(file: Path, values: Mapping[str, object]) -> None:
@@ -79,8 +73,7 @@ def _translations(
     constraints.check(translator, options)
     form.check_model(models.folders, translator.calibration)
     with_tag([], options.tag, translator.tokenizer)
-    is_aligned = any(part.needs_alignment for part in parts) and translator.takes_constraints
-    options = dataclasses.replace(options, alignment=is_aligned and not options.placeholders)
+    options = with_alignment(options, parts, translator)
     texts = [re.sub(r"[\r\n]", " ", part.line) for part in parts]
     watch = DoubtWatch(name, texts=texts)
     lines = io.BytesIO("".join(f"{text}\n" for text in texts).encode())
@@ -92,17 +85,14 @@ def _translations(
                 if problem := form.problem(translation):
                     place = text_name(len(pieces) + 1, texts[len(pieces)])
                     print(f"transduce: {name}: {place}: {problem}", file=sys.stderr)
-                pieces.append(_piece(parts[len(pieces)], translation, translator))
+                pieces.append(_piece(parts[len(pieces)], translation))
             progress.advance(len(chunk))
     watch.end()
     return pieces
 
 
-def _piece(part: Part, translation: Translation, translator: "Translator | ExportedTranslator") -> str:
+def _piece(part: Part, translation: Translation) -> str:
     """Return what takes the place of a part."""
     if translation.problem is not None and not translation.text:
         return part.write(part.line, None)
-    alignment = translation.alignment
-    if alignment is None and part.needs_alignment:
-        alignment = translator.align(part.line, translation.text)
-    return part.write(translation.line, alignment)
+    return part.write(translation.line, translation.alignment)

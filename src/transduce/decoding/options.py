@@ -140,8 +140,6 @@ class DecodingOptions:
         refuse(field_problems(self))
         if self.mbr is not None and not 2 <= self.mbr <= MOST_CANDIDATES:
             raise UserError(f"mbr={self.mbr}: expected 2 to {MOST_CANDIDATES:,} candidates; give another number")
-        if self.placeholders:
-            self.refuse(["alignment"], "with placeholders, whose places it does not have; leave one of the two out")
         if self.mbr is None:
             self.refuse(["mbr_metric"], "without mbr; add mbr")
         if self.draws is not None and self.mbr is None:

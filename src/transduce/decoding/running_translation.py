@@ -25,7 +25,7 @@ from transduce.decoding.phrases.segment_constraints import (
 )
 from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.decoding.running_search import Job, Key, RunningSearch
-from transduce.decoding.segmentation import Segment, in_small_letters, with_tag
+from transduce.decoding.segmentation import Segment, in_small_letters, starts_of, with_tag
 from transduce.decoding.translations import (
     is_loop,
     marked,
@@ -34,6 +34,8 @@ from transduce.decoding.translations import (
     without_repetition,
 )
 from transduce.errors import LineError, UserError
+
+Align = Callable[[Sequence[Segment], Sequence[int], Sequence[Sequence[Hypothesis]]], list[list[Hypothesis]]]
 
 MOST_SEGMENTS = 64  # that are searched at a time; with more a step takes longer, and hardly more is done in a second
 MOST_WAITING = 8  # lines of which segments wait for room, before no further line is taken
@@ -44,6 +46,7 @@ class _Line:
     """A line that is being translated. waiting: segments that are not searched yet. outputs: of finished segments.
 
     loops: segments whose output was a loop; they are searched again, or keep it. kept: its placeholders that stay.
+    starts: places of the segments in the line, for the alignment; None without it.
     """
 
     text: str
@@ -54,6 +57,7 @@ class _Line:
     constraints: Sequence[Constraint | None]  # of each segment
     phrases: Mapping[int, PhraseList]
     kept: KeptLine | None
+    starts: Sequence[int] | None
     waiting: deque[int]
     outputs: dict[int, list[Hypothesis]] = field(default_factory=dict)
     loops: set[int] = field(default_factory=set[int])
@@ -65,8 +69,9 @@ class RunningTranslation(Generic[Key]):
     One thread calls it. A translation equals the one of `Translator.translate`, whatever else is translated. The
     caller knows a line by its key. The segments of lines that wait for room take turns.
 
-    backend_of: returns the backend for a line's options. Lines that are translated at a time share one. calibration:
-    of the confidence of a translation; None gives none.
+    backend_of: returns the backend for a line's options. Lines that are translated at a time share one. align: returns
+    the outputs for segments, which begin at some places of their lines, with their alignments. calibration: of the
+    confidence of a translation; None gives none.
     """
 
     def __init__(
@@ -74,9 +79,11 @@ class RunningTranslation(Generic[Key]):
         backend_of: Callable[[DecodingOptions], Backend],
         tokenizer: TokenizerLike,
         config: Config,
+        align: Align,
         calibration: Calibration | None = None,
     ) -> None:
         self.backend_of = backend_of
+        self.align = align
         self.calibration = calibration
         self.search, self.has_shortlists = (
             _search(backend_of(DEFAULTS)),
@@ -109,8 +116,7 @@ class RunningTranslation(Generic[Key]):
         constraint: LineConstraint = FREE,
         terms: Terms = NO_TERMS,
     ) -> None:
-        """Admit a line. Raises UserError for what cannot be met, for sampling, and for an alignment."""
-        options.refuse(["alignment"], "here, because continuous batching aligns no lines; use Translator.align")
+        """Admit a line. Raises UserError for what cannot be met, and for sampling."""
         if options.draws is not None:
             raise UserError("sampling: must not be set here, because continuous batching only searches; leave it out")
         settings = options.resolve(self.config.search)
@@ -129,8 +135,9 @@ class RunningTranslation(Generic[Key]):
         for i, of_segment in enumerate(of_segments.segments):
             constraints[i] = self._constraint(segments[i], of_segment, settings)
         segments = in_small_letters(segments, self.tokenizer, options, constraints)
-        waiting, phrases = deque(range(len(segments))), of_segments.phrases
-        self.lines[key] = _Line(text, options, settings, segments, problems, constraints, phrases, kept, waiting)
+        starts = starts_of([text], segments, self.tokenizer, options.tag) if options.alignment else None
+        given = options, settings, segments, problems, constraints, of_segments.phrases, kept, starts
+        self.lines[key] = _Line(text, *given, deque(range(len(segments))))
         self.beam_size = settings.beam_size
 
     def _take_backend(self, options: DecodingOptions) -> None:
@@ -160,7 +167,10 @@ class RunningTranslation(Generic[Key]):
         step = self.search.step()
         done: dict[Key, Translation | Exception] = {}
         for (key, number), outputs in step.outputs.items():
-            self._take(self.lines[key], number, outputs)
+            try:
+                self._take(self.lines[key], number, outputs)
+            except Exception as problem:
+                done[key] = problem.with_traceback(None)
         for (key, _), failure in step.failures.items():
             done.setdefault(key, failure)
         for key, number in reversed([job.key for job in step.returned]):
@@ -173,12 +183,17 @@ class RunningTranslation(Generic[Key]):
         return done
 
     def _take(self, line: _Line, number: int, outputs: list[Hypothesis]) -> None:
-        """Take the outputs of a segment, or let a loop wait for its second search."""
+        """Take the outputs of a segment with their alignments, or let a loop wait for its second search.
+
+        The segments of a line are aligned one by one, for a step in which many are aligned delays all other lines.
+        """
         if number not in line.loops and is_loop(line.segments[number].ids, outputs[0].ids):
             line.loops.add(number)
             if line.options.loops == "retry":
                 line.waiting.append(number)
                 return
+        if line.starts is not None:
+            (outputs,) = self.align([line.segments[number]], [line.starts[number]], [outputs])
         line.outputs[number] = marked(outputs) if number in line.loops else outputs
 
     def drop(self, keys: Collection[Key]) -> None:

@@ -186,6 +186,26 @@ def segments_of(
     return segments, problems
 
 
+def starts_of(
+    lines: Sequence[str], segments: Sequence[Segment], tokenizer: TokenizerLike, tag: str | None = None
+) -> list[int]:
+    """Return the place of the text of each segment in its line, in characters.
+
+    tag: tag that is before each line, if the lines of the user have none; places do not count it.
+    """
+    n_skipped = 0 if tag is None else len(tag) + 1
+    starts = list[int]()
+    number, end = -1, 0  # line and end of the segment before
+    for segment in segments:
+        line, text = lines[segment.line], tokenizer.split_tag(segment.text)[1]
+        if segment.line != number:
+            number, end = segment.line, len(line) - len(tokenizer.split_tag(line)[1])
+        start = line.index(text, end)
+        starts.append(start - n_skipped)
+        end = start + len(text)
+    return starts
+
+
 def in_small_letters(
     segments: Sequence[Segment],
     tokenizer: TokenizerLike,

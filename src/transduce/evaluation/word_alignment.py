@@ -90,28 +90,28 @@ def align(weights: np.ndarray, source: Sequence[Word], target: Sequence[Word]) -
 
 def align_text(source: str, target: str, tokenizer: TokenizerLike, weights_of: WeightsOf) -> Alignment | None:
     """Return the alignment of a given translation, or None if it is unknown. A tag of the source is no word of it."""
+    _, text = tokenizer.split_tag(source)
     segment = Segment(0, source, "", tokenizer.encode(source))
     ids = tokenizer.target.encode(target)
-    (words,), translation = _source_words([source], [segment], tokenizer), words_of(target, ids, tokenizer.target)
+    words = _source_words(segment, len(source) - len(text), tokenizer)
+    translation = words_of(target, ids, tokenizer.target)
     if words is None or translation is None or not _is_short(segment.ids, ids):
         return None
     return align(weights_of([(segment.ids, ids)])[0], words, translation)
 
 
 def align_outputs(
-    lines: Sequence[str],
     segments: Sequence[Segment],
+    starts: Sequence[int],
     outputs: Sequence[Sequence[Hypothesis]],
     tokenizer: TokenizerLike,
     weights_of: WeightsOf,
-    tag: str | None = None,
 ) -> list[list[Hypothesis]]:
-    """Return the outputs for each segment of `lines` with their alignments.
+    """Return the outputs for each segment with their alignments. An alignment that is unknown stays None.
 
-    The places of source words are places in the line. An alignment that is unknown stays None.
-    tag: tag to put before each line, if the lines of the user have none; places do not count it.
+    starts: the place of each segment in its line (`segmentation.starts_of`), from which the places of words count.
     """
-    sources = _source_words(lines, segments, tokenizer, 0 if tag is None else len(tag) + 1)
+    sources = [_source_words(segment, start, tokenizer) for segment, start in zip(segments, starts, strict=True)]
     aligned = [[*hypotheses] for hypotheses in outputs]
     known = [
         (i, j)
@@ -131,18 +131,7 @@ def _is_short(*sides: Sequence[int]) -> bool:
     return max(map(len, sides)) <= MOST_PIECES
 
 
-def _source_words(
-    lines: Sequence[str], segments: Sequence[Segment], tokenizer: TokenizerLike, skipped: int = 0
-) -> list[list[Word] | None]:
-    """Return the words of each segment, with their places after the `skipped` characters of its line; None: unknown."""
-    words: list[list[Word] | None] = []
-    line, end = -1, 0  # of the segment before
-    for segment in segments:
-        text = tokenizer.split_tag(segment.text)[1]
-        if segment.line != line:
-            line, end = segment.line, len(lines[segment.line]) - len(tokenizer.split_tag(lines[segment.line])[1])
-        start = lines[line].index(text, end)
-        end = start + len(text)
-        own = words_of(text, segment.ids, tokenizer)
-        words.append(own and [replace(word, start=word.start + start - skipped) for word in own])
-    return words
+def _source_words(segment: Segment, start: int, tokenizer: TokenizerLike) -> list[Word] | None:
+    """Return the words of a segment that begins at the place `start` of its line; None if they are unknown."""
+    words = words_of(tokenizer.split_tag(segment.text)[1], segment.ids, tokenizer)
+    return words and [replace(word, start=word.start + start) for word in words]

@@ -165,9 +165,6 @@ class ExportedTranslator:
     def running(self) -> None:
         """Return None: CTranslate2 gives no way into its search."""
 
-    def align(self, src: str, tgt: str) -> None:
-        """Return None: the alignment is unknown, because CTranslate2 gives no attention weights."""
-
     def _search(
         self,
         sources: Sequence[Sequence[int]],

@@ -9,6 +9,8 @@ from typing import Protocol, TypeVar
 
 from transduce.data.text import is_blank
 from transduce.decoding.hypothesis import Alignment
+from transduce.decoding.options import DecodingOptions, with_keywords
+from transduce.serve.models import TranslationModel
 
 Output = TypeVar("Output")
 
@@ -39,6 +41,15 @@ def filled(document: Document, outputs: Iterable[Output], keep: Callable[[str], 
     """Return what takes the place of each member of a document. outputs: of its parts. keep: makes one of a string."""
     remaining = iter(outputs)
     return [keep(member) if isinstance(member, str) else next(remaining) for member in document]
+
+
+def with_alignment(options: DecodingOptions, parts: Iterable[Part], model: TranslationModel) -> DecodingOptions:
+    """Return the options with which `model` translates parts: with the alignment, if one of them needs it.
+
+    CTranslate2, which takes no constraints either, knows no alignment.
+    """
+    is_needed = model.takes_constraints and any(part.needs_alignment for part in parts)
+    return with_keywords(options, {"alignment": True}) if is_needed else options
 
 
 class PlainLine:

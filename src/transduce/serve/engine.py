@@ -25,8 +25,7 @@ from transduce.errors import UserError, is_out_of_memory
 from transduce.serve.models import Search, TranslationModel
 from transduce.serve.queue import SentenceQueue
 from transduce.serve.refusal import Refusal, invalid
-from transduce.serve.sentence import LaneId, Sentence, SentenceResult, finish
-from transduce.serve.words import align
+from transduce.serve.sentence import LaneId, Sentence, finish
 
 Outcomes = dict[Sentence, Translation | Exception]
 
@@ -231,29 +230,22 @@ class _Task:
                 self.sentences[sentence] = self._n_steps
 
     def step(self) -> EngineStep:
-        """Make a step, and finish the sentences that end. Aligned ones come last, because alignment takes long."""
+        """Make a step, and finish the sentences that end."""
         start = time.monotonic()
         n_sentences = len(self.sentences)
-        translated = list[Sentence]()
-        n_target = 0
         ended = self._outcomes()
         self._n_steps += 1
         for sentence in ended:
             self._steps_of_ended = RECENT * self._steps_of_ended + self._n_steps - self.sentences[sentence]
             self._tokens_of_ended = RECENT * self._tokens_of_ended + sentence.n_tokens
         self._remove(ended)
-        for is_aligned in (False, True):
-            outputs = {
-                key: _output(key, outcome) for key, outcome in ended.items() if key.needs_alignment is is_aligned
-            }
-            finish(outputs)
-            for sentence, output in outputs.items():
-                if isinstance(output, SentenceResult):
-                    translated.append(sentence)
-                    n_target += len(output.translation.pieces)
+        outputs = {key: _refusal(out) if isinstance(out, Exception) else out for key, out in ended.items()}
+        finish(outputs)
+        translated = {key: output for key, output in outputs.items() if isinstance(output, Translation)}
+        n_target = sum(len(translation.pieces) for translation in translated.values())
         seconds = time.monotonic() - start
         self.seconds += seconds
-        return EngineStep(n_sentences, translated, n_target, seconds)
+        return EngineStep(n_sentences, [*translated], n_target, seconds)
 
     def measure(self, step: EngineStep, queue: SentenceQueue, n_threads: int) -> None:
         """Tell the queue how far the sentences of a step came, and in what time, so that it knows the speed.
@@ -274,19 +266,6 @@ class _Task:
         except Exception as problem:  # a defect: nothing is known of the search any more
             self.search = search_of(self.model)
             return dict.fromkeys(self.sentences, problem.with_traceback(None))
-
-
-def _output(sentence: Sentence, outcome: Translation | Exception) -> SentenceResult | Refusal:
-    """Return the result for a sentence: its translation and alignment, or the reason for none."""
-    if isinstance(outcome, Exception):
-        return _refusal(outcome)
-    try:
-        words = None
-        if sentence.needs_alignment:
-            words = align(sentence.model, sentence.line, outcome.text, sentence.options.tag)
-        return SentenceResult(outcome, words)
-    except Exception as problem:
-        return _refusal(problem)
 
 
 def _refusal(problem: Exception) -> Refusal:

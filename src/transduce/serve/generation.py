@@ -63,7 +63,7 @@ class Generation:
         loop = asyncio.get_running_loop()
         models = {id(model): model for model in self.service.models.by_pair.values()}.values()
         for model in models:
-            sentence = Sentence(model, WARM_UP, self.service.options, 1, False, loop.create_future())
+            sentence = Sentence(model, WARM_UP, self.service.options, 1, loop.create_future())
             self.queue.put([sentence])
             await sentence.result
 

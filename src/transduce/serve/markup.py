@@ -5,7 +5,9 @@
   break the nesting or empty an element, they enclose the whole segment.
 - `code`, `pre`, `script`, `style`, `textarea`, `svg`, `math` and elements with translate="no" or the class
   `notranslate` stay as they are, except what has translate="yes" within them.
-- Such an element, an image, and an element without text keep the white space on both sides that they have.
+- Such an element, an image, and an element without text are atoms. An atom that is joined to a word without white
+  space is joined to the word that is there in the translation. Otherwise it has white space next to each word, and
+  before or after marks as in the source, but none before closing marks that have taken the place of a word.
 - Inline tags that are not matched within their segment end it, as block tags do. So what is not sound in the request
   stays as it is.
 """
@@ -17,7 +19,7 @@ from itertools import chain
 
 from transduce.data.text import is_blank
 from transduce.serve.documents import Document, Part
-from transduce.serve.markup_line import CLOSING, Element, MarkupLine, Syntax, limit
+from transduce.serve.markup_line import CLOSING, Element, MarkupLine, Side, Syntax, limit
 from transduce.serve.markup_tokens import MAX_DEPTH, Token, tokens_of
 
 _SPACES = re.compile(r"[ \t\r\n\f]+")
@@ -98,7 +100,7 @@ def segment(run: Sequence[Token], syntax: Syntax) -> Document:
             if token.kind == "open":
                 stack.append(element)
             elif token.kind == "atom":
-                element.spaces = _has_space(reversed(run[:i]), -1), _has_space(run[i + 1 :], 0)
+                element.sides = _side(reversed(run[:i]), step=-1), _side(run[i + 1 :], step=1)
     if is_blank(line):
         return [raw] if raw else []
     source = raw[len(before) : len(raw) - len(after)]
@@ -165,10 +167,16 @@ def _is_space(token: Token) -> bool:
     return token.kind == "text" and not token.text.strip()
 
 
-def _has_space(tokens: Iterable[Token], edge: int) -> bool:
-    """Return True if white space comes before other text. edge: the index of a text's nearest character, 0 or -1."""
-    nearest = next((token for token in tokens if token.kind in ("text", "atom")), None)
-    return nearest is not None and nearest.kind == "text" and nearest.text[edge:][:1].isspace()
+def _side(tokens: Iterable[Token], step: int) -> Side:
+    """Return what is next to an atom. tokens: of one side, the nearest first. step: -1 on the left, 1 on the right."""
+    text = ""
+    for token in tokens:
+        if token.kind == "atom":
+            break
+        text += token.text[::step] if token.kind in ("text", "break") else ""
+        if text.strip():
+            break
+    return Side(text[:1].isspace(), text.strip()[:1] or " ")
 
 
 def _outer_space(token: Token, *, at_end: bool = False) -> str:

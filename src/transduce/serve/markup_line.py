@@ -7,8 +7,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from transduce.decoding.hypothesis import AlignedWord, Alignment
+from transduce.decoding.phrases.matching import UNSPACED, WORD, kind_of
 
-CLOSING = frozenset(".,;:!?)]}»”’…")  # marks that follow a word without a space
+CLOSING = frozenset(".,;:!?)]}»”’…、。，．：；！？）］｝」』》〉】〕")  # marks that follow a word without a space
+OPENING = frozenset("([{¿¡„‚（［｛「『《〈【〔")  # marks that come before a word without a space
+WIDE = frozenset(mark for mark in CLOSING | OPENING if mark > "\u3000")  # without a space on either side
 BREAK = "\n"  # in a translation, the place of a line break; no translation has a line feed
 
 
@@ -24,11 +27,21 @@ class Syntax:
     shares: bool = True
 
 
+class Side(NamedTuple):
+    """What a side of an atom has in the source: white space or not, and the nearest character; " " at an edge."""
+
+    has_space: bool
+    character: str
+
+
+Sides = tuple[Side, Side]  # left and right
+
+
 @dataclass
 class Element:
     """An inline element of a segment, or an atom, which has no closing tag. start, end: range of its text.
 
-    spaces: True for each side of an atom that has white space; None for what has no place among the words.
+    sides: of an atom; None for what has no place among the words.
     """
 
     opening: str
@@ -36,7 +49,7 @@ class Element:
     end: int = -1
     closing: str = ""
     children: list["Element"] = field(default_factory=list)
-    spaces: tuple[bool, bool] | None = None
+    sides: Sides | None = None
 
 
 class MarkupLine:
@@ -119,7 +132,7 @@ class MarkupLine:
         last = [e for e in elements if e.start == e.end == len(self.line)]
         for element in reversed([e for e in elements if e.start != e.end]):
             inner = [_Piece(element.opening), *self._enclose(element.children, inner), _Piece(element.closing)]
-        return [*(_Piece(e.opening, e.spaces) for e in first), *inner, *(_Piece(e.opening, e.spaces) for e in last)]
+        return [*(_Piece(e.opening, e.sides) for e in first), *inner, *(_Piece(e.opening, e.sides) for e in last)]
 
 
 class _Placed(NamedTuple):
@@ -132,10 +145,10 @@ class _Placed(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Text or markup of the output. spaces: as in `Element`. is_text: its source is still to be written."""
+    """Text or markup of the output. sides: as in `Element`. is_text: its source is still to be written."""
 
     raw: str
-    spaces: tuple[bool, bool] | None = None
+    sides: Sides | None = None
     is_text: bool = False
 
 
@@ -203,10 +216,14 @@ def _inner_place(element: Element, text: str, alignment: Alignment) -> int:
     start = element.start
     for word in alignment:
         if word.source_start < start < word.source_end:
-            return word.start + len(word.word) * (start - word.source_start) // len(word.source)
+            number = start - word.source_start
+            place = word.start + len(word.word) * number // len(word.source)
+            is_between_words = kind_of(word.source[number]) == UNSPACED and kind_of(text[place]) == WORD
+            return word.end if is_between_words else place
     preceding = [(word.source_end, word.end) for word in alignment if word.source_end <= start]
     following = [(word.source_start, word.start) for word in alignment if word.source_start >= start]
-    if element.spaces != (False, True) or not preceding:
+    is_next_to_preceding = element.sides is not None and [side.has_space for side in element.sides] == [False, True]
+    if not is_next_to_preceding or not preceding:
         return min(following)[1] if following else len(text)
     place = max(preceding)[1]
     while place < len(text) and text[place] in CLOSING:
@@ -224,14 +241,39 @@ def _pieces(order: Sequence[_Placed], text: str, start: int, end: int) -> list[_
     """Return text[start:end] with the elements in `order`."""
     pieces: list[_Piece] = []
     for first, last, element, children in order:
-        pieces += [_Piece(text[start:first], is_text=True), _Piece(element.opening, element.spaces)]
+        pieces += [_Piece(text[start:first], is_text=True), _Piece(element.opening, element.sides)]
         pieces += [*_pieces(children, text, first, last), _Piece(element.closing)]
         start = last
     return [*pieces, _Piece(text[start:end], is_text=True)]
 
 
+def _is_apart(side: Side, character: str, *, is_left: bool) -> bool:
+    """Return True if white space belongs between an atom and a character next to it in the translation.
+
+    side: of the source. Before a mark that is close to its neighbour, such as a full stop, that is if the source has
+    such a mark and white space there. Next to a word, that is also if the source has a mark without white space there.
+    """
+    marks, others = (OPENING, CLOSING - {"’"}) if is_left else (CLOSING, OPENING)
+
+    def is_close(character: str) -> bool:
+        return character in marks or character in WIDE
+
+    def is_word(character: str) -> bool:  # or the end of words in brackets, or the beginning
+        return kind_of(character) in (WORD, UNSPACED) or character in others and character not in WIDE
+
+    if is_close(character):
+        return side.has_space and is_close(side.character)
+    if not side.has_space and (side.character in WIDE or kind_of(side.character) == UNSPACED):
+        return kind_of(character) == WORD
+    return side.has_space or is_word(character) and not is_word(side.character)
+
+
+def _has_space(pieces: Sequence[_Piece]) -> bool:
+    return any(piece.is_text and piece.raw.isspace() for piece in pieces)
+
+
 def _spaced(pieces: Sequence[_Piece], escape: Callable[[str], str]) -> str:
-    """Return the source of the pieces, with white space where neighbouring atoms have it, and not on their other sides.
+    """Return the source of the pieces, with white space around the atoms as `_is_apart` says.
 
     All stays as it is around atoms without white space: without it, words would be joined.
     """
@@ -239,21 +281,28 @@ def _spaced(pieces: Sequence[_Piece], escape: Callable[[str], str]) -> str:
     words = [i for i, piece in enumerate(pieces) if piece.is_text and piece.raw.strip()]
     for first, last in pairwise([-1, *words, len(pieces)]):
         between = range(first + 1, last)
-        atoms = [(i, spaces) for i in between if (spaces := pieces[i].spaces)]
-        if not any(any(spaces) for _, spaces in atoms):
+        atoms = [(i, sides) for i in between if (sides := pieces[i].sides)]
+        if not atoms:
             continue
-        (leftmost, (has_left, _)), (rightmost, (_, has_right)) = atoms[0], atoms[-1]
+        (leftmost, (left, _)), (rightmost, (_, right)) = atoms[0], atoms[-1]
+        preceding = pieces[first].raw if first >= 0 else left.character
+        following = pieces[last].raw if last < len(pieces) else right.character
+        has_left = _is_apart(left, preceding.rstrip()[-1:] or " ", is_left=True)
+        has_right = _is_apart(right, following.lstrip()[:1] or " ", is_left=False)
+        gaps = [right.has_space or left.has_space for (_, (_, right)), (_, (left, _)) in pairwise(atoms)]
+        if not (has_left or has_right or any(gaps)):
+            continue
         for i in between:
             if leftmost < i < rightmost or i < leftmost and not has_left or i > rightmost and not has_right:
                 output[i] = output[i].strip(" ")
-        for (_, left), (i, right) in pairwise(atoms):
-            output[i] = " " * (left[1] or right[0]) + output[i]
+        for has_space, (i, _) in zip(gaps, atoms[1:], strict=True):
+            output[i] = " " * has_space + output[i]
         if first >= 0 and not has_left:
             output[first] = output[first].rstrip(" ")
-        elif first >= 0 and " " not in [output[first][-1], *output[first + 1 : leftmost]]:
+        elif first >= 0 and not preceding[-1].isspace() and not _has_space(pieces[first + 1 : leftmost]):
             output[leftmost] = " " + output[leftmost]
         if last < len(pieces) and not has_right:
             output[last] = output[last].lstrip(" ")
-        elif last < len(pieces) and " " not in [output[last][0], *output[rightmost + 1 : last]]:
+        elif last < len(pieces) and not following[0].isspace() and not _has_space(pieces[rightmost + 1 : last]):
             output[rightmost] += " "
     return "".join(output)

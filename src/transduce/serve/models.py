@@ -8,7 +8,7 @@ from transduce.config.schema import Config
 from transduce.data.languages import Likelihoods
 from transduce.data.vocabulary import TokenizerLike
 from transduce.decoding.confidence import Calibration
-from transduce.decoding.hypothesis import Alignment, Translation
+from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.terms import NO_TERMS, Terms
@@ -89,10 +89,6 @@ class TranslationModel(Protocol):
 
     def running(self) -> Search[Any] | None:
         """Return an empty search that takes lines in before each step; None if the engine has none."""
-        ...
-
-    def align(self, src: str, tgt: str) -> Alignment | None:
-        """Return the source word of each word of a translation; None if the alignment is unknown."""
         ...
 
 

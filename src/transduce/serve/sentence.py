@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from transduce.decoding.hypothesis import Alignment, Translation
+from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint
 from transduce.decoding.phrases.segment_constraints import FREE
@@ -14,14 +14,6 @@ from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.serve.models import TranslationModel
 
 LaneId = tuple[int, bool]  # the id of a model, and True for short requests
-
-
-@dataclass(frozen=True)
-class SentenceResult:
-    """The result for one sentence: its translation and, if it was wanted, the alignment of the words."""
-
-    translation: Translation
-    alignment: Alignment | None = None
 
 
 @dataclass(eq=False)
@@ -37,8 +29,7 @@ class Sentence:
     line: str
     options: DecodingOptions
     n_tokens: int
-    needs_alignment: bool
-    result: "asyncio.Future[SentenceResult]"
+    result: "asyncio.Future[Translation]"
     constraint: LineConstraint = FREE
     terms: Terms = NO_TERMS
     is_wanted: bool = True
@@ -53,7 +44,7 @@ class Sentence:
         return id(self.model), self.is_short
 
 
-def finish(outcomes: Mapping[Sentence, SentenceResult | Exception]) -> None:
+def finish(outcomes: Mapping[Sentence, Translation | Exception]) -> None:
     """Hand results over to the event loop, all in one call, for each call wakes it. Called by a thread of the engine.
 
     A sentence is finished once.
@@ -66,7 +57,7 @@ def finish(outcomes: Mapping[Sentence, SentenceResult | Exception]) -> None:
             loop.call_soon_threadsafe(_set_results, loop, outcomes)
 
 
-def _set_results(loop: asyncio.AbstractEventLoop, outcomes: Mapping[Sentence, SentenceResult | Exception]) -> None:
+def _set_results(loop: asyncio.AbstractEventLoop, outcomes: Mapping[Sentence, Translation | Exception]) -> None:
     for sentence, outcome in outcomes.items():
         result = sentence.result
         if result.done() or result.get_loop() is not loop:

@@ -19,7 +19,7 @@ from transduce.decoding.phrases.matching import PhraseList
 from transduce.decoding.phrases.segment_constraints import FREE
 from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.decoding.segmentation import encode_lines, excess
-from transduce.serve.documents import Document, Part, filled, lines_of, plain_document
+from transduce.serve.documents import Document, Part, filled, lines_of, plain_document, with_alignment
 from transduce.serve.logs import Record
 from transduce.serve.markup import html_document
 from transduce.serve.metrics import Metrics
@@ -27,7 +27,7 @@ from transduce.serve.models import ServerModels, TranslationModel
 from transduce.serve.phrases import check_terms, check_text
 from transduce.serve.queue import NO_ROOM, SentenceQueue
 from transduce.serve.refusal import Refusal, invalid
-from transduce.serve.sentence import Sentence, SentenceResult
+from transduce.serve.sentence import Sentence
 from transduce.serve.settings import Limits
 from transduce.serve.words import Confidences, confidences
 
@@ -98,13 +98,13 @@ class _Text:
     @property
     def doubts(self) -> list[str]:
         """The reasons to doubt the translation of a sentence."""
-        translations = (sentence.result.result().translation for sentence in self.sentences)
+        translations = (sentence.result.result() for sentence in self.sentences)
         return [*dict.fromkeys(doubt for translation in translations for doubt in translation.doubts)]
 
     @property
     def confidence(self) -> float | None:
         """The lowest confidence of a sentence; None if no sentence has one."""
-        translations = (sentence.result.result().translation for sentence in self.sentences)
+        translations = (sentence.result.result() for sentence in self.sentences)
         return min((t.confidence for t in translations if t.confidence is not None), default=None)
 
     def written(self, number: int) -> str:
@@ -114,19 +114,19 @@ class _Text:
 
     def confidences(self) -> Confidences:
         """Return the pieces of the text, each with its confidence; None for what the model did not write."""
-        of_parts = (confidences(s.result.result().translation, s.model.tokenizer) for s in self.sentences)
+        of_parts = (confidences(s.result.result(), s.model.tokenizer) for s in self.sentences)
         return [piece for pieces in filled(self.document, of_parts, lambda text: [(text, None)]) for piece in pieces]
 
 
-def _choice(output: SentenceResult, number: int) -> Translation:
+def _choice(output: Translation, number: int) -> Translation:
     """Return alternative `number` of a sentence, or its best."""
-    choices: Sequence[Translation] = (output.translation, *output.translation.alternatives)
+    choices: Sequence[Translation] = (output, *output.alternatives)
     return choices[number] if number < len(choices) else choices[0]
 
 
-def _write(part: Part, output: SentenceResult, number: int) -> str:
+def _write(part: Part, output: Translation, number: int) -> str:
     choice = _choice(output, number)
-    return part.write(choice.text, output.alignment if choice is output.translation else None)
+    return part.write(choice.text, choice.alignment)
 
 
 def _unmet(text: _Text, number: int, phrases: PhraseList) -> list[str]:
@@ -263,7 +263,7 @@ class Service:
         successes = [
             s for s in work.sentences if s.result.done() and not s.result.cancelled() and not s.result.exception()
         ]
-        record.target_tokens += sum(len(s.result.result().translation.pieces) for s in successes)
+        record.target_tokens += sum(len(s.result.result().pieces) for s in successes)
         now = time.monotonic()
         if work.sentences:
             record.queue_ms += 1000 * max((s.taken_at or now) - s.put_at for s in work.sentences)
@@ -327,8 +327,8 @@ def _sentences(
             return _Text([], problem=invalid(problem))
         n_tokens = len(ids or ()) + 1
         result = loop.create_future()
-        phrases = constraint, terms
-        text.sentences.append(Sentence(model, part.line, options, n_tokens, part.needs_alignment, result, *phrases))
+        of_part = with_alignment(options, [part], model)
+        text.sentences.append(Sentence(model, part.line, of_part, n_tokens, result, constraint, terms))
     return text
 
 

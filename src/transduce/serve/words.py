@@ -1,14 +1,10 @@
-"""The words of a translation: the confidence of the model in each, and the source word of each."""
+"""The words of a translation, and the confidence of the model in each."""
 
 import math
 import re
-from dataclasses import replace
 
 from transduce.data.vocabulary import SPACE, TokenizerLike
-from transduce.decoding.hypothesis import Alignment, Translation
-from transduce.serve.models import TranslationModel
-
-MAX_CHARACTERS = 1_000  # of a sentence and its translation; a longer alignment would delay the other sentences
+from transduce.decoding.hypothesis import Translation
 
 Confidences = list[tuple[str, float | None]]
 
@@ -31,16 +27,3 @@ def confidences(translation: Translation, tokenizer: TokenizerLike) -> Confidenc
     if len(least) != len(words) or tokenizer.kind == "wordpiece":
         return [(word, None) for word in words]
     return [(word, round(math.exp(log_prob), 3)) for word, log_prob in zip(words, least, strict=True)]
-
-
-def align(model: TranslationModel, line: str, text: str, tag: str | None = None) -> Alignment | None:
-    """Return the source word of each word of `text`, or None if the model knows none or the sides are too long.
-
-    tag: tag that is put before the line; it is no word of the line.
-    """
-    if len(line) + len(text) > MAX_CHARACTERS:
-        return None
-    words = model.align(line if tag is None else f"{tag} {line}", text)
-    if tag is None or words is None:
-        return words
-    return tuple(replace(word, source_start=word.source_start - len(tag) - 1) for word in words)

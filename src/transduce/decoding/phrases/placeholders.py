@@ -10,11 +10,12 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from transduce.config.schema import DataConfig
 from transduce.data.noise import MASKS
 from transduce.data.vocabulary import TokenizerLike
-from transduce.decoding.hypothesis import Translation
+from transduce.decoding.hypothesis import AlignedWord, Alignment, Translation
 from transduce.decoding.phrases.line_constraint import MOST_CHARACTERS
 from transduce.decoding.phrases.terms import Terms
 
@@ -65,36 +66,83 @@ def damaged_placeholders(source: str, translation: str) -> list[str]:
 _AMOUNT = re.compile(r"[€$£¥]?\s?\d")
 
 
+class _Edit(NamedTuple):
+    """A placeholder that replaces text[start:end]; "" leaves that out."""
+
+    start: int
+    end: int
+    name: str
+
+
+def _edited(text: str, edits: Sequence[_Edit]) -> str:
+    places = [0, *(place for edit in edits for place in (edit.start, edit.end)), len(text)]
+    others = [text[start:end] for start, end in zip(places[::2], places[1::2], strict=True)]
+    return others[0] + "".join(edit.name + other for edit, other in zip(edits, others[1:], strict=True))
+
+
+def _moved(place: int, edits: Sequence[_Edit]) -> int:
+    """Return the place of a character of a text after the edits."""
+    return place + sum(len(edit.name) - (edit.end - edit.start) for edit in edits if edit.end <= place)
+
+
 @dataclass(frozen=True)
 class KeptLine:
-    """A line whose placeholders stay. text: for the model. masks: the placeholder that each mask replaces."""
+    """A line whose placeholders stay.
+
+    start: the place of the source in the line, after its tag. text: for the model. masks: the placeholder that each
+    mask replaces.
+    """
 
     source: str
+    start: int
     text: str
     masks: Mapping[str, str]
 
     def restore(self, translation: Translation) -> Translation:
         """Return a translation with the placeholders. One that is not in it as often as in the source is unmet."""
-        text = self._with_names(translation.text) if self.masks else translation.text
+        edits = self._edits(translation.text)
+        text = _edited(translation.text, edits)
         wrong = changed_placeholders(self.source, text)
         known = {*MASKS, *placeholders_in(self.source)}
         problem = f"expected {', '.join(map(repr, wrong))} as often as in the source; correct the translation"
         return dataclasses.replace(
             translation,
             text=text,
+            alignment=translation.alignment and self._restored(translation.alignment, text, edits),
             problem=translation.problem or (problem if wrong else None),
             unmet=(*(name for name in translation.unmet if name not in known), *wrong),
             alternatives=tuple(map(self.restore, translation.alternatives)),
         )
 
-    def _with_names(self, text: str) -> str:
-        """Return a text with the placeholder of each mask.
+    def _edits(self, text: str) -> "list[_Edit]":
+        """Return the edits that replace the masks of a translation by placeholders.
 
-        Each mask is in the source once. What the text has beyond that is left out, with the space before it.
+        Each mask is in the source once. What the text has beyond that is left out, with the space before it, or at the
+        beginning with the space behind it.
         """
         names = {**self.masks}
-        result = _MASK.sub(lambda match: match[0][:-1] + names.pop(match[1]) if match[1] in names else "", text)
-        return result if text[:1].isspace() else result.removeprefix(" ")
+        edits = list[_Edit]()
+        first = 0  # place that is not left out
+        for match in _MASK.finditer(text) if names else ():
+            if match[1] in names:
+                edits.append(_Edit(match.start(1), match.end(), names.pop(match[1])))
+                continue
+            edits.append(_Edit(match.start(), match.end(), ""))
+            first = match.end() if match.start() == first else first
+        if first and text[first : first + 1] == " " and not text[0].isspace():
+            edits = sorted([*edits, _Edit(first, first + 1, "")])
+        return edits
+
+    def _restored(self, alignment: Alignment, text: str, edits: "Sequence[_Edit]") -> Alignment:
+        """Return an alignment of the text for the model as one of the source and of `text`, its edited translation."""
+        of_source = [_Edit(i, i + 1, self.masks[mask]) for i, mask in enumerate(self.text) if mask in self.masks]
+        words = list[AlignedWord]()
+        for word in alignment:
+            start, end = _moved(word.start, edits), _moved(word.end, edits)
+            first, last = (_moved(place - self.start, of_source) for place in (word.source_start, word.source_end))
+            if start < end:
+                words.append(AlignedWord(text[start:end], start, self.source[first:last], first + self.start))
+        return tuple(words)
 
 
 def kept_lines(lines: Sequence[str], tokenizer: TokenizerLike, data: DataConfig) -> tuple[list[str], list[KeptLine]]:
@@ -104,11 +152,13 @@ def kept_lines(lines: Sequence[str], tokenizer: TokenizerLike, data: DataConfig)
     """
     texts, kept = list[str](), list[KeptLine]()
     for line in lines:
-        tag, source = tokenizer.split_tag(line)
+        _, source = tokenizer.split_tag(line)
+        start = len(line) - len(source)
         masks = dict(zip(MASKS, placeholders_in(source) if "masks" in data.noise_probabilities else (), strict=False))
         names = iter(masks)
-        kept.append(KeptLine(source, _PATTERN.sub(lambda match, names=names: next(names, match[0]), source), masks))
-        texts.append(f"{tag} {kept[-1].text}" if tag else kept[-1].text)
+        text = _PATTERN.sub(lambda match, names=names: next(names, match[0]), source)
+        kept.append(KeptLine(source, start, text, masks))
+        texts.append(line[:start] + text)
     return texts, kept
 
 
