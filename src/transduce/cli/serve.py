@@ -112,7 +112,8 @@ def serve(
 ) -> None:
     """Serve models over HTTP, for programs that speak to LibreTranslate or DeepL.
 
-    Each answer is what `transduce translate` gives for the same text. The page at / translates in a browser.
+    Each answer is what `transduce translate --split sentences` gives for the same text. The page at / translates in a
+    browser.
 
     Examples
     --------
