@@ -5,11 +5,13 @@ import re
 import tracemalloc
 import zipfile
 from collections.abc import Callable
+from functools import partial
 from xml.dom import minidom
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.measured import measured
 
 from transduce.decoding.hypothesis import AlignedWord
 from transduce.errors import UserError
@@ -225,6 +227,28 @@ def test_the_tags_of_all_members_are_bounded_together(monkeypatch: pytest.Monkey
     read_file(archive("docx", "<a><b/><b/><b/></a>", header), "docx", "in.docx")
     with pytest.raises(UserError, match="in.docx: expected at most 10 tags in the XML with text; split the file"):
         read_file(archive("docx", "<a><b/><b/><b/><b/></a>", header), "docx", "in.docx")
+
+
+RUN = "<w:r><w:t>a</w:t></w:r>"
+WORST = {
+    "runs": ("docx", f"<w:p>{RUN * 240}</w:p>"),
+    "long paragraphs": ("docx", f"<w:p>{RUN * 400}</w:p>"),
+    "links": ("docx", f"<w:p>{f'<w:h>{RUN}</w:h>' * 120}</w:p>"),
+    "marks": ("docx", "<w:p>" + "<w:r><w:t>a</w:t><w:z/></w:r>" * 160 + "</w:p>"),
+    "spans": ("odt", "<text:p>" + "<text:span>b c</text:span>" * 200 + "</text:p>"),
+    "spaces": ("odt", "<text:p>" + "<text:s/>a" * 400 + "</text:p>"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORST)
+def test_as_many_tags_as_may_be_take_limited_time_and_memory(name: str) -> None:
+    extension, paragraph = WORST[name]
+    body = paragraph * ((archives.MOST_TAGS - 20) // paragraph.count("<"))
+    content = archive(extension, {"docx": WORD, "odt": OPEN}[extension].replace("{}", body))
+    ending, seconds, size = measured(partial(read_file, content, extension, "in"), 60)
+    assert ending == "done" or "expected at most 100,000 texts" in ending, ending[:200]
+    assert seconds < 10 and size < 200 << 20, (ending[:200], seconds, size)
 
 
 @pytest.mark.parametrize("text", ["</x></y></z></q>", "a <b> c"])
