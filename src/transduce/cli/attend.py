@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transduce.cli.options import Flag, Tag, with_device
+from transduce.cli.options import Flag, TagOption, with_device
 from transduce.cli.output import check_output
 from transduce.errors import UserError
 
@@ -23,7 +23,7 @@ def attend(
     heads: Path | None = None,
     lens: Flag = False,
     other: str | None = None,
-    tag: Tag = None,
+    tag: TagOption = None,
 ) -> None:
     r"""Show what each head of a model attends to, for one sentence.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from transduce.cli.clean import (
-    Rules,
+    WithoutOption,
     check_helpers,
     check_outputs,
     check_rules,
@@ -18,8 +18,8 @@ from transduce.cli.clean import (
     output_paths,
     write_clean,
 )
-from transduce.cli.options import Flag, Models, with_device
-from transduce.cli.translate import AnyPrecision, Engine, OneOutput
+from transduce.cli.options import Flag, ModelsArgument, with_device
+from transduce.cli.translate import AnyPrecisionOption, EngineOption, OneOutput
 from transduce.console import counted, printable
 from transduce.errors import UserError
 
@@ -34,16 +34,16 @@ EXAMPLES = 5
 
 @with_device
 def backtranslate(
-    *models: Models,
+    *models: ModelsArgument,
     input: Path,
     out: tuple[Path, Path] | None = None,
     source_tag: str | None = None,
     test: list[tuple[Path, Path]] | None = None,
-    without: Rules = None,
+    without: WithoutOption = None,
     dry_run: Flag = False,
     decoding: AllOptions = OneOutput(),  # noqa: B008
-    precision: AnyPrecision = None,
-    engine: Engine = None,
+    precision: AnyPrecisionOption = None,
+    engine: EngineOption = None,
 ) -> None:
     r"""Make training pairs from text in only the target language.
 

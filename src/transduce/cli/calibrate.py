@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Tag, with_device
-from transduce.cli.translate import AnyPrecision
+from transduce.cli.options import TagOption, with_device
+from transduce.cli.translate import AnyPrecisionOption
 from transduce.console import printable
 from transduce.errors import UserError
 
@@ -27,8 +27,8 @@ def calibrate(
         Parameter(help="Source text and references to measure the confidence on.", show_default="parts of the text"),
     ] = None,
     report: Path | None = None,
-    tag: Tag = None,
-    precision: AnyPrecision = None,
+    tag: TagOption = None,
+    precision: AnyPrecisionOption = None,
 ) -> None:
     r"""Learn the confidence of translations: the probability that a translation is good.
 

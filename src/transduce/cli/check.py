@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Integer, JsonObject
+from transduce.cli.options import Integer, JsonObjectOption
 from transduce.cli.output import print_json
 from transduce.data.corpora import Corpus
 from transduce.errors import UserError
@@ -16,7 +16,7 @@ def check(
     valid: tuple[Path, Path] | None = None,
     tokenizer: Path | None = None,
     first: Annotated[int, Integer] = 5,
-    json: JsonObject = False,
+    json: JsonObjectOption = False,
 ) -> None:
     """Check a corpus before training.
 

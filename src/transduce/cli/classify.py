@@ -4,17 +4,17 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.encoding import Folder, LineWork, answer_lines
-from transduce.cli.options import Flag, Input, Output, with_device
+from transduce.cli.encoding import BertArgument, LineWork, answer_lines
+from transduce.cli.options import Flag, InputOption, OutputOption, with_device
 from transduce.console import printable
 
 
 @with_device
 def classify(
-    folder: Folder,
+    folder: BertArgument,
     *,
-    input: Input = None,
-    output: Output = None,
+    input: InputOption = None,
+    output: OutputOption = None,
     json: Annotated[
         Flag, Parameter(help="Print one JSON object per line, with the probability of each label.")
     ] = False,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transduce.cleaning.clean import Cleaning
     from transduce.data.corpora import Corpus
 
-Rules = Annotated[list[str] | None, Parameter(show_default=False)]
+WithoutOption = Annotated[list[str] | None, Parameter(show_default=False)]
 
 
 def clean(
@@ -28,7 +28,7 @@ def clean(
     dropped: Path | None = None,
     report: Path | None = None,
     test: list[tuple[Path, Path]] | None = None,
-    without: Rules = None,
+    without: WithoutOption = None,
     backward: Path | None = None,
     dry_run: Flag = False,
 ) -> None:

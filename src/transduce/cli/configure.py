@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from transduce.errors import UserError
 
-Settings = Annotated[
+SearchSettingsOption = Annotated[
     list[str] | None,
     Parameter(
         name="--set",
@@ -16,7 +16,7 @@ Settings = Annotated[
 ]
 
 
-def configure(model: Path, *, settings: Settings = None) -> None:
+def configure(model: Path, *, settings: SearchSettingsOption = None) -> None:
     """Print or change the settings of the search with which a trained model translates.
 
     The weights and all other settings stay as they are. Options of translate and serve still replace a setting for one

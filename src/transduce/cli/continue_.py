@@ -9,16 +9,24 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Flag, Input, Integer, Output, with_device
-from transduce.cli.parse import Precision
-from transduce.cli.translate import Epsilon, NoRepeatNgram, RepetitionPenalty, Seed, Temperature, TopK, TopP
+from transduce.cli.options import Flag, InputOption, Integer, OutputOption, with_device
+from transduce.cli.parse import AutoPrecisionOption
+from transduce.cli.translate import (
+    EpsilonOption,
+    NoRepeatNgramOption,
+    RepetitionPenaltyOption,
+    SeedOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+)
 
 if TYPE_CHECKING:
     from transduce.cli.stream import LineFilter
     from transduce.family.inference import text_generator
     from transduce.family.inference.language_model import LanguageModel
 
-Folder = Annotated[
+LanguageModelArgument = Annotated[
     Path,
     Parameter(help="Folder of a language model: in Hugging Face's form with tokenizer.json, or RUN/model."),
 ]
@@ -41,27 +49,27 @@ class ContinuationDecoding:
         ),
     ] = None
     alpha: Annotated[float | None, Parameter(help="Exponent of the length penalty.", show_default="0")] = None
-    no_repeat_ngram: NoRepeatNgram = None
-    repetition_penalty: RepetitionPenalty = None
-    temperature: Temperature = None
-    top_k: TopK = None
-    top_p: TopP = None
-    epsilon: Epsilon = None
-    seed: Seed = None
+    no_repeat_ngram: NoRepeatNgramOption = None
+    repetition_penalty: RepetitionPenaltyOption = None
+    temperature: TemperatureOption = None
+    top_k: TopKOption = None
+    top_p: TopPOption = None
+    epsilon: EpsilonOption = None
+    seed: SeedOption = None
 
 
 @with_device
 def continue_(
-    folder: Folder,
+    folder: LanguageModelArgument,
     *,
-    input: Input = None,
-    output: Output = None,
+    input: InputOption = None,
+    output: OutputOption = None,
     max_tokens: Annotated[
         int | None,
         Integer,
         Parameter(help="Maximum number of new tokens of a line.", show_default="the folder's, or 50"),
     ] = None,
-    precision: Precision = "fp32",
+    precision: AutoPrecisionOption = "fp32",
     infill: Annotated[
         Flag,
         Parameter(help="StarCoder and CodeLlama: fill the place <FILL_ME> of a line."),
@@ -112,7 +120,7 @@ def continue_(
     filter_lines(input, output, "continuing", load)
 
 
-def _load(folder: Path, precision: Precision, infill: bool) -> "LanguageModel":
+def _load(folder: Path, precision: AutoPrecisionOption, infill: bool) -> "LanguageModel":
     from transduce.family.inference.language_model import LanguageModel
     from transduce.family.inference.text_infiller import TextInfiller
     from transduce.model.cpu_backend import keep_freed_memory

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Flag, Integer, Models, with_device
-from transduce.cli.train import Hours, Minutes, Settings, Valid, minutes_of
-from transduce.cli.translate import AnyPrecision, NearestBy
+from transduce.cli.options import Flag, Integer, ModelsArgument, with_device
+from transduce.cli.train import HoursOption, MinutesOption, SettingsOption, ValidOption, minutes_of
+from transduce.cli.translate import AnyPrecisionOption, NearestByOption
 from transduce.console import printable
 from transduce.errors import UserError
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from transduce.config.schema import Config
     from transduce.storage.run_request import TrainRequest
 
-Text = Annotated[
+StudentTextOption = Annotated[
     list[Path],
     Parameter(
         consume_multiple=True,
@@ -28,12 +28,12 @@ Text = Annotated[
         "learns the output that is nearest to it.",
     ),
 ]
-Layers = Annotated[
+LayersOption = Annotated[
     tuple[int, int] | None,
     Integer,
     Parameter(help="Layers of the student's encoder, and of its decoder.", show_default="the teacher's, and 1"),
 ]
-NBest = Annotated[
+TeacherNBestOption = Annotated[
     int | None,
     Integer,
     Parameter(help="Outputs of which the nearest is taken.", show_default="the teacher's beam size"),
@@ -45,18 +45,18 @@ MOST_DROPOUT = 0.1
 
 @with_device
 def distil(
-    *teacher: Models,
-    train: Text,
+    *teacher: ModelsArgument,
+    train: StudentTextOption,
     out: Path,
-    valid: Valid = None,
-    layers: Layers = None,
-    n_best: NBest = None,
-    nearest_by: NearestBy = "bleu",
+    valid: ValidOption = None,
+    layers: LayersOption = None,
+    n_best: TeacherNBestOption = None,
+    nearest_by: NearestByOption = "bleu",
     backward: Path | None = None,
-    minutes: Minutes = None,
-    hours: Hours = None,
-    settings: Settings = None,
-    precision: AnyPrecision = "auto",
+    minutes: MinutesOption = None,
+    hours: HoursOption = None,
+    settings: SettingsOption = None,
+    precision: AnyPrecisionOption = "auto",
     dry_run: Flag = False,
 ) -> None:
     r"""Train a small and fast student on the translations of a model, its teacher.
@@ -102,7 +102,7 @@ class Distillation:
     valid: Sequence[Path]
     out: Path
     backward: Path | None
-    nearest_by: NearestBy
+    nearest_by: NearestByOption
     precision: str | None
     settings: Sequence[str]
     layers: tuple[int, int] | None = None

@@ -11,7 +11,7 @@ from transduce.cli.options import with_device
 from transduce.console import counted, printable
 from transduce.errors import UserError
 
-Files = Annotated[list[Path] | None, Parameter(show_default=False)]
+TranslationsOption = Annotated[list[Path] | None, Parameter(show_default=False)]
 
 
 @with_device
@@ -19,8 +19,8 @@ def diversify(
     src: Path,
     tgt: Path,
     *,
-    forward: Files = None,
-    backward: Files = None,
+    forward: TranslationsOption = None,
+    backward: TranslationsOption = None,
     held_out: list[tuple[Path, Path]],
     output: tuple[Path, Path],
 ) -> None:

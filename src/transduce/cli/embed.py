@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from transduce.cli.encoding import Folder, LineWork, answer_lines
-from transduce.cli.options import Flag, Input, Output, with_device
+from transduce.cli.encoding import BertArgument, LineWork, answer_lines
+from transduce.cli.options import Flag, InputOption, OutputOption, with_device
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @with_device
 def embed(
-    folder: Folder,
+    folder: BertArgument,
     *,
-    input: Input = None,
-    output: Output = None,
+    input: InputOption = None,
+    output: OutputOption = None,
     json: Annotated[Flag, Parameter(help="Print one JSON array per line.")] = False,
 ) -> None:
     """Print a vector for each line: the mean of the states of its tokens, divided by its length.

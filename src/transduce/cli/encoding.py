@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from transduce.family.inference.text_encoder import Answer
 
 T = TypeVar("T")
-Folder = Annotated[Path, Parameter(help="Folder of a BERT: in Hugging Face's form with tokenizer.json, or RUN/model.")]
+BertArgument = Annotated[
+    Path, Parameter(help="Folder of a BERT: in Hugging Face's form with tokenizer.json, or RUN/model.")
+]
 
 
 @dataclass(frozen=True)

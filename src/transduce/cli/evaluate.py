@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, get_args
 from cyclopts import Parameter
 
 from transduce.cli.options import (
-    Alpha,
-    BeamSize,
-    Capitals,
-    JsonObject,
-    Language,
-    Lookahead,
-    Precision,
-    Tag,
+    AlphaOption,
+    BeamSizeOption,
+    CapitalsOption,
+    JsonObjectOption,
+    LanguageOption,
+    LookaheadOption,
+    PrecisionOption,
+    TagOption,
     with_device,
 )
 from transduce.cli.output import print_json
@@ -32,36 +32,38 @@ if TYPE_CHECKING:
     from transduce.parsing.labelled_f1 import LabelledScores
 
 T = TypeVar("T")
-EvaluatedModels = Annotated[Path, Parameter(help="Model folders. They need --src. Several models form an ensemble.")]
-References = Annotated[
+EvaluatedModelsArgument = Annotated[
+    Path, Parameter(help="Model folders. They need --src. Several models form an ensemble.")
+]
+ReferencesOption = Annotated[
     list[Path] | None, Parameter(help="Reference translations. May be repeated: several references of each line.")
 ]
-SourceText = Annotated[
+SourceTextOption = Annotated[
     Path | None,
     Parameter(
         help="Source text to translate with the model. Without --ref, a table with source and reference, as in "
         "`transduce train --train`, also for --hyp."
     ),
 ]
-GoldTrees = Annotated[
+GoldTreesOption = Annotated[
     Path | None, Parameter(help="Gold trees in brackets, instead of --ref and --src. A model parses their words.")
 ]
-PlainText = Annotated[
+PlainTextOption = Annotated[
     Path | None,
     Parameter(
         help="Text for a language model, one line a text, instead of --ref and --src: its perplexity is printed, or "
         "an upper bound of it for a LLaDA. A BERT or T5 of a training restores a part of its tokens."
     ),
 ]
-Labels = Annotated[Path | None, Parameter(help="Labels of the lines of --text: the model is a classifier.")]
-Outputs = Annotated[
+LabelsOption = Annotated[Path | None, Parameter(help="Labels of the lines of --text: the model is a classifier.")]
+OutputsOption = Annotated[
     list[Path] | None,
     Parameter(
         help="Translations to evaluate instead of a model. A second --hyp is compared with the first. With --trees, "
         "one file of trees in brackets, one on a line."
     ),
 ]
-NoiseKinds = Annotated[
+NoiseOption = Annotated[
     str,
     Parameter(
         help="Kinds of noise, with commas between them. The model is also scored under each: capitals, lower, titles, "
@@ -69,11 +71,11 @@ NoiseKinds = Annotated[
         show_default=False,
     ),
 ]
-Tokenize = Annotated[
+TokenizeOption = Annotated[
     str,
     Parameter(help="sacreBLEU's tokenizer for the first score: 13a, intl, char, zh, ja-mecab, ko-mecab or none."),
 ]
-CometFolder = Annotated[
+CometOption = Annotated[
     Path | None,
     Parameter(
         help="Folder of a COMET model, whose score is printed with the others. With --hyp, --src is the source text. "
@@ -84,24 +86,24 @@ CometFolder = Annotated[
 
 @with_device
 def evaluate(
-    *models: EvaluatedModels,
-    ref: References = None,
-    src: SourceText = None,
-    trees: GoldTrees = None,
-    text: PlainText = None,
-    labels: Labels = None,
-    hyp: Outputs = None,
-    language: Language = "en",
-    tokenize: Tokenize = "13a",
-    beam_size: BeamSize = None,
-    alpha: Alpha = None,
-    lookahead: Lookahead = None,
-    tag: Tag = None,
-    capitals: Capitals = "lower",
-    noise: NoiseKinds = "",
-    precision: Precision = "fp32",
-    comet: CometFolder = None,
-    json: JsonObject = False,
+    *models: EvaluatedModelsArgument,
+    ref: ReferencesOption = None,
+    src: SourceTextOption = None,
+    trees: GoldTreesOption = None,
+    text: PlainTextOption = None,
+    labels: LabelsOption = None,
+    hyp: OutputsOption = None,
+    language: LanguageOption = "en",
+    tokenize: TokenizeOption = "13a",
+    beam_size: BeamSizeOption = None,
+    alpha: AlphaOption = None,
+    lookahead: LookaheadOption = None,
+    tag: TagOption = None,
+    capitals: CapitalsOption = "lower",
+    noise: NoiseOption = "",
+    precision: PrecisionOption = "fp32",
+    comet: CometOption = None,
+    json: JsonObjectOption = False,
 ) -> None:
     """Evaluate a model on a test set, or given translations.
 
@@ -219,7 +221,7 @@ def _evaluate_models(
     models: tuple[Path, ...],
     test_set: "TestSet",
     options: "DecodingOptions",
-    precision: Precision,
+    precision: PrecisionOption,
     noise: Sequence[Noise],
     more_scores: "MoreScores | None",
 ) -> "Evaluation":

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from transduce.cli.encoding import LineWork, answer_lines
-from transduce.cli.options import Flag, Input, Integer, Output, with_device
+from transduce.cli.options import Flag, InputOption, Integer, OutputOption, with_device
 from transduce.console import printable
 from transduce.errors import UserError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transduce.family.inference.text_encoder import TextEncoder, WordPrediction
     from transduce.family.inference.text_filler import TextFiller
 
-Folder = Annotated[
+MaskedModelArgument = Annotated[
     Path, Parameter(help="Folder of a BERT or LLaDA: in Hugging Face's form with tokenizer.json, or RUN/model.")
 ]
 
@@ -48,10 +48,10 @@ class Diffusion:
 
 @with_device
 def fill(
-    folder: Folder,
+    folder: MaskedModelArgument,
     *,
-    input: Input = None,
-    output: Output = None,
+    input: InputOption = None,
+    output: OutputOption = None,
     n_best: Annotated[
         int | None, Integer, Parameter(help="BERT: words for each masked place.", show_default="5")
     ] = None,

@@ -6,20 +6,20 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from transduce.cli.options import Flag, Integer, with_device
-from transduce.cli.train import AllowChange, RankTimeout, Settings, Tracker, corpora_of
+from transduce.cli.train import AllowChangeOption, RankTimeoutOption, SettingsOption, TrackerOption, corpora_of
 from transduce.data.corpora import Corpus
 from transduce.errors import UserError
 
 RECIPE = "bert-classifier"
 
-Encoder = Annotated[
+EncoderArgument = Annotated[
     Path,
     Parameter(
         help="Folder of a pre-trained BERT: in Hugging Face's form with tokenizer.json, or RUN/model of the recipe "
         "bert-small."
     ),
 ]
-Labelled = Annotated[
+LabelledTextOption = Annotated[
     list[Corpus],
     Parameter(
         converter=corpora_of,
@@ -30,7 +30,7 @@ Labelled = Annotated[
         "twice per epoch. May be repeated.",
     ),
 ]
-LabelledValid = Annotated[
+LabelledValidOption = Annotated[
     list[Path],
     Parameter(
         consume_multiple=True,
@@ -41,21 +41,21 @@ LabelledValid = Annotated[
 
 @with_device
 def finetune(
-    folder: Encoder,
+    folder: EncoderArgument,
     *,
-    train: Labelled,
-    valid: LabelledValid,
+    train: LabelledTextOption,
+    valid: LabelledValidOption,
     out: Path,
-    settings: Settings = None,
+    settings: SettingsOption = None,
     seed: Annotated[
         int | None,
         Integer,
         Parameter(help="Seed of the new head, of dropout and of the order of the sentences.", show_default="1"),
     ] = None,
     resume: Flag = False,
-    allow_change: AllowChange = None,
-    tracker: Tracker = None,
-    rank_timeout: RankTimeout = None,
+    allow_change: AllowChangeOption = None,
+    tracker: TrackerOption = None,
+    rank_timeout: RankTimeoutOption = None,
 ) -> None:
     r"""Train a classifier of sentences, from a pre-trained encoder. The classifier is in OUT/model.
 

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from transduce.evaluation.heads import HeadReport
     from transduce.translate import Translator
 
-Pairs = Annotated[
+MeasuredPairsOption = Annotated[
     int, Integer, Parameter(help="Number of pairs to measure on, spread evenly over the text. The time grows with it.")
 ]
 
 
 @with_device
-def heads(model: Path, *, src: Path, tgt: Path, pairs: Pairs = 200, json: Flag = False) -> None:
+def heads(model: Path, *, src: Path, tgt: Path, pairs: MeasuredPairsOption = 200, json: Flag = False) -> None:
     """Print the worth of each attention head of a model, and where it attends.
 
     The worth of a head is the increase of the loss without it. The other columns are the gradient of Michel et al.

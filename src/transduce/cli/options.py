@@ -27,26 +27,26 @@ def _integers(kind: object, tokens: Sequence[Token]) -> int | list[int] | tuple[
 Integer = Parameter(converter=_integers)  # of every option that is an integer: Cyclopts rounds 2.5
 
 Flag = Annotated[bool, Parameter(show_default=False)]
-JsonObject = Annotated[Flag, Parameter(help="Print one JSON object.")]
+JsonObjectOption = Annotated[Flag, Parameter(help="Print one JSON object.")]
 
-Models = Annotated[
+ModelsArgument = Annotated[
     Path, Parameter(required=True, help="Model folders, such as run/model. Several models form an ensemble.")
 ]
 
-Input = Annotated[Path | None, Parameter(help="File to read.", show_default="standard input")]
-Output = Annotated[Path | None, Parameter(help="File to write.", show_default="standard output")]
-BeamSize = Annotated[
+InputOption = Annotated[Path | None, Parameter(help="File to read.", show_default="standard input")]
+OutputOption = Annotated[Path | None, Parameter(help="File to write.", show_default="standard output")]
+BeamSizeOption = Annotated[
     int | None,
     Integer,
     Parameter(
         help="Hypotheses that the beam search keeps, at most 500. 1 is greedy search.", show_default=OF_THE_MODEL
     ),
 ]
-Alpha = Annotated[
+AlphaOption = Annotated[
     float | None,
     Parameter(help="Exponent of the length penalty.", show_default=OF_THE_MODEL),
 ]
-Lookahead = Annotated[
+LookaheadOption = Annotated[
     int | None,
     Integer,
     Parameter(
@@ -55,36 +55,36 @@ Lookahead = Annotated[
         show_default=f"{OF_THE_MODEL}, usually exact",
     ),
 ]
-Tag = Annotated[
+TagOption = Annotated[
     str | None,
     Parameter(help="Tag of a model with several target languages, such as <2fr>. It is put before each source line."),
 ]
-Capitals = Annotated[
+CapitalsOption = Annotated[
     Literal["keep", "lower"],
     Parameter(
         help="lower: translate a sentence in capitals in small letters, and write the output in capitals, which most "
         "models know little; keep: give the model the capitals."
     ),
 ]
-Precision = Annotated[Literal["fp32", "bf16"], Parameter(help="Precision of the model.")]
-Device = Annotated[
+PrecisionOption = Annotated[Literal["fp32", "bf16"], Parameter(help="Precision of the model.")]
+DeviceOption = Annotated[
     str,
     Parameter(
         help="Device that computes: cpu, cuda, cuda:N (the GPU with number N, from 0), or mps (a GPU of Apple). auto "
         "takes the first that exists of cuda, mps and cpu."
     ),
 ]
-Language = Annotated[
+LanguageOption = Annotated[
     str, Parameter(help="Language of the target text, such as de. It selects the rules of the Moses tokenizer.")
 ]
-Jobs = Annotated[
+JobsOption = Annotated[
     int | None,
     Integer,
     Parameter(help="Number of trainings that run at the same time.", show_default="one per GPU, or one without a GPU"),
 ]
 
 
-def with_device(command: Callable[..., None], option: object = Device) -> Callable[..., None]:
+def with_device(command: Callable[..., None], option: object = DeviceOption) -> Callable[..., None]:
     """Return the command with the option --device, on which its models compute. option: its type and help."""
 
     @functools.wraps(command)

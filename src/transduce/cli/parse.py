@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.options import Alpha, BeamSize, Flag, Input, Models, Output, with_device
+from transduce.cli.options import (
+    AlphaOption,
+    BeamSizeOption,
+    Flag,
+    InputOption,
+    ModelsArgument,
+    OutputOption,
+    with_device,
+)
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
@@ -15,7 +23,7 @@ if TYPE_CHECKING:
     from transduce.decoding.options import DecodingOptions
     from transduce.parsing.parse import Parse
 
-Precision = Annotated[
+AutoPrecisionOption = Annotated[
     Literal["fp32", "bf16", "int8", "auto"],
     Parameter(help="fp32, bf16, int8 (only on CPUs), or auto: the fastest on this machine, printed to stderr."),
 ]
@@ -23,12 +31,12 @@ Precision = Annotated[
 
 @with_device
 def parse(
-    *models: Models,
-    input: Input = None,
-    output: Output = None,
-    beam_size: BeamSize = None,
-    alpha: Alpha = None,
-    precision: Precision = "fp32",
+    *models: ModelsArgument,
+    input: InputOption = None,
+    output: OutputOption = None,
+    beam_size: BeamSizeOption = None,
+    alpha: AlphaOption = None,
+    precision: AutoPrecisionOption = "fp32",
     svg: Annotated[Path | None, Parameter(help="Folder for pictures of the trees, one for each line: 1.svg.")] = None,
     json: Annotated[Flag, Parameter(help="Print one JSON object per line, with tree and score.")] = False,
 ) -> None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.heads import Pairs, check_pairs, head_report
-from transduce.cli.options import Integer, JsonObject, with_device
+from transduce.cli.heads import MeasuredPairsOption, check_pairs, head_report
+from transduce.cli.options import Integer, JsonObjectOption, with_device
 from transduce.cli.output import print_json
 from transduce.console import in_markdown, printable
 from transduce.errors import UserError
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from transduce.evaluation.heads import Head
     from transduce.translate import Translator
 
-Keep = Annotated[int, Integer, Parameter(help="Number of heads that remain.")]
-By = Annotated[
+KeepOption = Annotated[int, Integer, Parameter(help="Number of heads that remain.")]
+ByOption = Annotated[
     Literal["gradient", "loss"],
     Parameter(help="gradient: prune the heads of least gradient. loss: the heads without which the loss grows least."),
 ]
@@ -31,13 +31,13 @@ TITLE = "\n## Pruned heads\n\n"
 def prune(
     model: Path,
     *,
-    keep: Keep,
+    keep: KeepOption,
     src: Path,
     tgt: Path,
     out: Path,
-    by: By = "gradient",
-    pairs: Pairs = 200,
-    json: JsonObject = False,
+    by: ByOption = "gradient",
+    pairs: MeasuredPairsOption = 200,
+    json: JsonObjectOption = False,
 ) -> None:
     """Write a model without its least important attention heads, and print the scores before and after.
 
@@ -97,7 +97,7 @@ def _check_keep(keep: int, n_live: int) -> None:
 
 
 def _least_important(
-    translator: "Translator", count: int, src: Path, tgt: Path, pairs: int, by: By
+    translator: "Translator", count: int, src: Path, tgt: Path, pairs: int, by: ByOption
 ) -> "Sequence[Head]":
     """Return the `count` least important heads of a model, measured on `pairs` pairs of the text."""
     from transduce.evaluation.heads import least_gradient, least_important, read_batches, transformer_of
@@ -123,7 +123,7 @@ class Pruning:
     after: Mapping[str, float]
     where: str
 
-    def add_to(self, card: str, by: By) -> str:
+    def add_to(self, card: str, by: ByOption) -> str:
         """Return a model card with a section on this pruning, instead of the section on an earlier one."""
         before = self.before
         after = self.after

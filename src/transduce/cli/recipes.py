@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transduce.cli.options import Flag, with_device
-from transduce.cli.train import Corpora, Hours, Minutes, StartFrom, minutes_of
+from transduce.cli.train import CorporaOption, HoursOption, MinutesOption, StartFromOption, minutes_of
 from transduce.config.validation import refuse
 from transduce.data.corpora import Corpus, problems
 from transduce.errors import UserError
@@ -23,10 +23,10 @@ def recipes(
     name: str | None = None,
     *,
     studies: Flag = False,
-    train: Corpora | None = None,
-    minutes: Minutes = None,
-    hours: Hours = None,
-    start_from: StartFrom = None,
+    train: CorporaOption | None = None,
+    minutes: MinutesOption = None,
+    hours: HoursOption = None,
+    start_from: StartFromOption = None,
 ) -> None:
     """List the recipes, or show the settings of one recipe, or with --train what `auto` would choose for a text.
 

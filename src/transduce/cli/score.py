@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from transduce.cli.options import Flag, Models, Precision, with_device
+from transduce.cli.options import Flag, ModelsArgument, PrecisionOption, with_device
 from transduce.cli.output import print_json
 from transduce.errors import UserError
 
@@ -12,7 +12,9 @@ Pair = tuple[str, str]
 
 
 @with_device
-def score(*models: Models, src: Path, tgt: Path, precision: Precision = "fp32", json: Flag = False) -> None:
+def score(
+    *models: ModelsArgument, src: Path, tgt: Path, precision: PrecisionOption = "fp32", json: Flag = False
+) -> None:
     """Print the log-probability of given translations.
 
     Each line has one number, a natural logarithm. It includes the end of the sentence. A line that cannot be scored

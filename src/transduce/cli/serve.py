@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from transduce.cli.options import Flag, Integer, with_device
-from transduce.cli.translate import AnyPrecision, Engine, SearchArguments, ShortlistFlag, SplitLines
+from transduce.cli.translate import AnyPrecisionOption, EngineOption, SearchArguments, ShortlistOption, SplitOption
 from transduce.console import printable
 from transduce.data.system import ENDING, signals
 from transduce.errors import UserError
@@ -25,48 +25,52 @@ if TYPE_CHECKING:
     from transduce.serve.generation import Loaded
     from transduce.serve.models import Pair, TranslationModel
 
-ServedModels = Annotated[
+ServedModelsArgument = Annotated[
     str,
     Parameter(
         required=True,
         help="A model folder with --from and --to, or several as SOURCE-TARGET=FOLDER, such as en-de=run/model.",
     ),
 ]
-From = Annotated[str | None, Parameter(name="--from", help="Language that a single model reads, such as en.")]
-To = Annotated[str | None, Parameter(name="--to", help="Language that a single model writes, such as de.")]
-Host = Annotated[str, Parameter(help="Address to listen on. 0.0.0.0 is every one of this machine.")]
-Port = Annotated[int, Integer, Parameter(help="Port to listen on. 0 is a free one.")]
-MetricsPort = Annotated[
+SourceLanguageOption = Annotated[
+    str | None, Parameter(name="--from", help="Language that a single model reads, such as en.")
+]
+TargetLanguageOption = Annotated[
+    str | None, Parameter(name="--to", help="Language that a single model writes, such as de.")
+]
+HostOption = Annotated[str, Parameter(help="Address to listen on. 0.0.0.0 is every one of this machine.")]
+PortOption = Annotated[int, Integer, Parameter(help="Port to listen on. 0 is a free one.")]
+MetricsPortOption = Annotated[
     int | None, Integer, Parameter(help="Separate port of /metrics.", show_default="/metrics is on --port")
 ]
-MetricsHost = Annotated[
+MetricsHostOption = Annotated[
     str | None, Parameter(help="Address to listen on with --metrics-port.", show_default="the address of --host")
 ]
-ApiKeys = Annotated[
+ApiKeysOption = Annotated[
     Path | None, Parameter(help=f"File with a line for each key: {FORM}.", show_default="no key is needed")
 ]
-TermsFiles = Annotated[
+ServedTermsOption = Annotated[
     list[str] | None,
     Parameter(
         help="Terms for all texts, in a file as for transduce translate. With several models: SOURCE-TARGET=FILE, "
         "which may be repeated."
     ),
 ]
-GlossaryFolder = Annotated[
+GlossariesOption = Annotated[
     Path | None,
     Parameter(
         help="Folder for the glossaries that clients of DeepL's API create. It is made if needed.",
         show_default="clients cannot create any",
     ),
 ]
-Cors = Annotated[str, Parameter(help="Origins whose pages may call this server, with commas between. * is any.")]
-QuietProbes = Annotated[
+CorsOption = Annotated[str, Parameter(help="Origins whose pages may call this server, with commas between. * is any.")]
+QuietProbesOption = Annotated[
     Flag, Parameter(help="Do not log answers to /healthz, /readyz, /health and /metrics, except refusals.")
 ]
-DrainS = Annotated[
+DrainSOption = Annotated[
     float, Parameter(help="Seconds between SIGTERM, when /readyz becomes 503, and the closing of the socket.")
 ]
-EngineThreads = Annotated[
+EngineThreadsOption = Annotated[
     int | None,
     Integer,
     Parameter(help="Threads that translate.", show_default="with compiled kernels one for each core, at most 4"),
@@ -77,8 +81,8 @@ EngineThreads = Annotated[
 class ServedSearch(SearchArguments):
     """The search of a service, whose texts are paragraphs."""
 
-    split: SplitLines = "sentences"
-    shortlist: ShortlistFlag = False
+    split: SplitOption = "sentences"
+    shortlist: ShortlistOption = False
 
 
 AllServed = Annotated[ServedSearch, Parameter(name="*")]
@@ -91,23 +95,23 @@ PACKAGES = ("starlette", "uvicorn", "httptools", "prometheus_client", "python_mu
 
 @with_device
 def serve(
-    *models: ServedModels,
-    source: From = None,
-    target: To = None,
-    host: Host = "127.0.0.1",
-    port: Port = 5000,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = None,
-    api_keys: ApiKeys = None,
-    terms: TermsFiles = None,
-    glossaries: GlossaryFolder = None,
-    cors: Cors = "*",
-    drain_s: DrainS = 0.0,
-    quiet_probes: QuietProbes = False,
+    *models: ServedModelsArgument,
+    source: SourceLanguageOption = None,
+    target: TargetLanguageOption = None,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 5000,
+    metrics_port: MetricsPortOption = None,
+    metrics_host: MetricsHostOption = None,
+    api_keys: ApiKeysOption = None,
+    terms: ServedTermsOption = None,
+    glossaries: GlossariesOption = None,
+    cors: CorsOption = "*",
+    drain_s: DrainSOption = 0.0,
+    quiet_probes: QuietProbesOption = False,
     search: AllServed = ServedSearch(),  # noqa: B008
-    precision: AnyPrecision = None,
-    engine: Engine = None,
-    engine_threads: EngineThreads = None,
+    precision: AnyPrecisionOption = None,
+    engine: EngineOption = None,
+    engine_threads: EngineThreadsOption = None,
     limits: AllLimits = Limits(),  # noqa: B008
 ) -> None:
     """Serve models over HTTP, for programs that speak to LibreTranslate or DeepL.

@@ -9,9 +9,11 @@ from transduce.cli.options import Integer
 from transduce.console import printable
 from transduce.errors import UserError
 
-Candidates = Annotated[int, Integer, Parameter(help="Number of the most likely target pieces for each source piece.")]
-Common = Annotated[int, Integer, Parameter(help="Number of the most common target pieces, for every sentence.")]
-Pairs = Annotated[
+CandidatesOption = Annotated[
+    int, Integer, Parameter(help="Number of the most likely target pieces for each source piece.")
+]
+CommonOption = Annotated[int, Integer, Parameter(help="Number of the most common target pieces, for every sentence.")]
+LearningPairsOption = Annotated[
     int,
     Integer,
     Parameter(help="Number of pairs to learn from, spread evenly over the text. Time and memory grow with it."),
@@ -21,7 +23,13 @@ MOST_CANDIDATES = 1_000
 
 
 def shortlist(
-    model: Path, *, src: Path, tgt: Path, candidates: Candidates = 50, common: Common = 1_000, pairs: Pairs = 200_000
+    model: Path,
+    *,
+    src: Path,
+    tgt: Path,
+    candidates: CandidatesOption = 50,
+    common: CommonOption = 1_000,
+    pairs: LearningPairsOption = 200_000,
 ) -> None:
     """Learn which target pieces each source piece suggests, for translate --shortlist.
 

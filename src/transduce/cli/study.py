@@ -9,26 +9,26 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from transduce.cli.help import add_command
-from transduce.cli.options import Flag, Integer, Jobs, Language, with_device
+from transduce.cli.options import Flag, Integer, JobsOption, LanguageOption, with_device
 from transduce.errors import UserError
 from transduce.model import devices
 
 TextPair = tuple[Path, Path]
-TrainText = Annotated[TextPair, Parameter(help="Source and target text for training.")]
-Out = Annotated[
+StudyTextOption = Annotated[TextPair, Parameter(help="Source and target text for training.")]
+StudyFolderOption = Annotated[
     Path, Parameter(help="Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.")
 ]
-Rows = Annotated[
+RowsOption = Annotated[
     list[str] | None,
     Parameter(consume_multiple=True, help="Rows to train, such as base h1 n2, or all.", show_default="as in the plan"),
 ]
-Seeds = Annotated[
+SeedsOption = Annotated[
     list[int] | None,
     Integer,
     Parameter(consume_multiple=True, help="Seeds of each row.", show_default="as in the plan"),
 ]
 
-SmallJobs = Annotated[
+SmallJobsOption = Annotated[
     int | None,
     Integer,
     Parameter(
@@ -36,7 +36,7 @@ SmallJobs = Annotated[
         show_default="one per core",
     ),
 ]
-StudyDevice = Annotated[
+StudyDeviceOption = Annotated[
     str,
     Parameter(
         help="Device of the trainings: cpu, cuda (each training has one of the GPUs that CUDA_VISIBLE_DEVICES leaves), "
@@ -54,7 +54,7 @@ def with_processes_on_device(command: Callable[..., None]) -> Callable[..., None
         os.environ.update(devices.variables())
         command(*arguments, **options)
 
-    return with_device(with_variables, StudyDevice)
+    return with_device(with_variables, StudyDeviceOption)
 
 
 def table1(*, out: Path = Path("table1")) -> None:
@@ -81,13 +81,13 @@ def table1(*, out: Path = Path("table1")) -> None:
 @with_processes_on_device
 def table2(
     *,
-    train: TrainText,
+    train: StudyTextOption,
     valid: TextPair,
-    out: Out,
+    out: StudyFolderOption,
     test: TextPair | None = None,
     search: Flag = False,
-    language: Language = "en",
-    jobs: Jobs = None,
+    language: LanguageOption = "en",
+    jobs: JobsOption = None,
     rerun: Flag = False,
 ) -> None:
     r"""Run Table 2: train and compare three kinds of model.
@@ -128,17 +128,17 @@ def table2(
 @with_processes_on_device
 def table3(
     *,
-    train: TrainText,
+    train: StudyTextOption,
     valid: TextPair,
-    out: Out,
+    out: StudyFolderOption,
     test: TextPair | None = None,
-    language: Language = "en",
+    language: LanguageOption = "en",
     large_train: TextPair | None = None,
     large_valid: TextPair | None = None,
     scale: Literal["small", "paper"] = "small",
-    rows: Rows = None,
-    seeds: Seeds = None,
-    jobs: Jobs = None,
+    rows: RowsOption = None,
+    seeds: SeedsOption = None,
+    jobs: JobsOption = None,
     rerun: Flag = False,
 ) -> None:
     r"""Run Table 3: train variations on the base model, and test the claims of section 6.2.
@@ -191,9 +191,9 @@ def table4(
     *,
     train: Path,
     valid: Path,
-    out: Out,
+    out: StudyFolderOption,
     test: Path | None = None,
-    jobs: Jobs = None,
+    jobs: JobsOption = None,
     rerun: Flag = False,
 ) -> None:
     r"""Run Table 4: train parsers of several sizes on a treebank, and on parts of it.
@@ -227,11 +227,11 @@ def table4(
 @with_processes_on_device
 def claims(
     *,
-    train: TrainText,
+    train: StudyTextOption,
     valid: TextPair,
-    out: Out,
-    language: Language = "en",
-    jobs: Jobs = None,
+    out: StudyFolderOption,
+    language: LanguageOption = "en",
+    jobs: JobsOption = None,
     rerun: Flag = False,
 ) -> None:
     r"""Test three claims that have no table: scaling, longer text, smoothing.
@@ -286,7 +286,7 @@ def attention(*, train: Path, valid: Path, out: Path = Path("attention")) -> Non
     _print_report(out)
 
 
-def positions(*, train: Path, valid: Path, out: Out, jobs: SmallJobs = None) -> None:
+def positions(*, train: Path, valid: Path, out: StudyFolderOption, jobs: SmallJobsOption = None) -> None:
     r"""Compare positions beyond the training length: sinusoids, learned, and later ones.
 
     The study trains small language models on segments of 64 tokens, three seeds each, and evaluates them on up to
@@ -311,7 +311,7 @@ def positions(*, train: Path, valid: Path, out: Out, jobs: SmallJobs = None) -> 
     _print_report(out)
 
 
-def experts(*, train: Path, valid: Path, out: Out, jobs: SmallJobs = None) -> None:
+def experts(*, train: Path, valid: Path, out: StudyFolderOption, jobs: SmallJobsOption = None) -> None:
     r"""Compare mixtures of experts with the dense network: loss, FLOPs, balance.
 
     The study trains small language models with three seeds each. It took 105 minutes of one core's time. The same
@@ -339,8 +339,8 @@ def scaling(
     *,
     train: Path,
     valid: Path,
-    out: Out,
-    jobs: SmallJobs = None,
+    out: StudyFolderOption,
+    jobs: SmallJobsOption = None,
 ) -> None:
     r"""Fit scaling laws to a text: loss over parameters and tokens, after Kaplan and Chinchilla.
 

@@ -22,20 +22,20 @@ def corpora_of(kind: object, tokens: Sequence[Token]) -> list[Corpus]:
     return [parse(words) for words in groups]
 
 
-Out = Annotated[
+RunFolderOption = Annotated[
     Path,
     Parameter(
         help="Folder of the run: configuration, tokenizer, checkpoints, log.jsonl. The trained model is in OUT/model."
     ),
 ]
-Recipe = Annotated[
+RecipeOption = Annotated[
     str,
     Parameter(
         help="Name of a recipe, such as auto or vaswani2017-base, or FILE.py:FUNCTION. `transduce recipes` lists the "
         "names. auto chooses model, vocabulary and steps for the text and this machine."
     ),
 ]
-Corpora = Annotated[
+CorporaOption = Annotated[
     list[Corpus],
     Parameter(
         converter=corpora_of,
@@ -47,7 +47,7 @@ Corpora = Annotated[
         "every second epoch. May be repeated.",
     ),
 ]
-Valid = Annotated[
+ValidOption = Annotated[
     list[Path] | None,
     Parameter(
         consume_multiple=True,
@@ -56,15 +56,15 @@ Valid = Annotated[
         "pairs.",
     ),
 ]
-Minutes = Annotated[
+MinutesOption = Annotated[
     float | None,
     Parameter(
         help="Time of the whole training on this machine. A short trial finds the number of steps. With --resume, time "
         "to add to a finished run."
     ),
 ]
-Hours = Annotated[float | None, Parameter(help="The same in hours.")]
-Settings = Annotated[
+HoursOption = Annotated[float | None, Parameter(help="The same in hours.")]
+SettingsOption = Annotated[
     list[str] | None,
     Parameter(
         name="--set",
@@ -72,7 +72,7 @@ Settings = Annotated[
         "repeated.",
     ),
 ]
-StartFrom = Annotated[
+StartFromOption = Annotated[
     Path | None,
     Parameter(
         name="--from",
@@ -80,15 +80,15 @@ StartFrom = Annotated[
         "--set gives others.",
     ),
 ]
-OldValid = Annotated[
+OldValidOption = Annotated[
     list[Path] | None,
     Parameter(
         consume_multiple=True,
         help="With --from, validation text of the old model. Each evaluation shows whether the new one is worse on it.",
     ),
 ]
-Resume = Annotated[Flag, Parameter(help="Resume the run in OUT from its newest checkpoint.")]
-AllowChange = Annotated[
+ResumeOption = Annotated[Flag, Parameter(help="Resume the run in OUT from its newest checkpoint.")]
+AllowChangeOption = Annotated[
     list[str] | None,
     Parameter(
         help="With --resume, a setting that may differ from the run in OUT: one that changes the weights of no step, "
@@ -96,20 +96,20 @@ AllowChange = Annotated[
         "repeated."
     ),
 ]
-Tracker = Annotated[
+TrackerOption = Annotated[
     Literal["tensorboard", "trackio"] | None,
     Parameter(
         help="Also give all reports to a program that draws curves. TensorBoard's events are in OUT/tensorboard."
     ),
 ]
-Shard = Annotated[
+ShardOption = Annotated[
     Flag,
     Parameter(
         help="With torchrun, split the model and the optimizer state over the processes, for models that do not fit on "
         "one device."
     ),
 ]
-RankTimeout = Annotated[
+RankTimeoutOption = Annotated[
     float | None,
     Parameter(help="With torchrun, seconds until a silent rank counts as lost.", show_default="120"),
 ]
@@ -128,20 +128,20 @@ def minutes_of(minutes: float | None, hours: float | None) -> float | None:
 @with_device
 def train(
     *,
-    train: Corpora,
-    out: Out,
-    valid: Valid = None,
-    recipe: Recipe = "auto",
-    minutes: Minutes = None,
-    hours: Hours = None,
-    settings: Settings = None,
-    start_from: StartFrom = None,
-    old_valid: OldValid = None,
-    resume: Resume = False,
-    allow_change: AllowChange = None,
-    tracker: Tracker = None,
-    shard: Shard = False,
-    rank_timeout: RankTimeout = None,
+    train: CorporaOption,
+    out: RunFolderOption,
+    valid: ValidOption = None,
+    recipe: RecipeOption = "auto",
+    minutes: MinutesOption = None,
+    hours: HoursOption = None,
+    settings: SettingsOption = None,
+    start_from: StartFromOption = None,
+    old_valid: OldValidOption = None,
+    resume: ResumeOption = False,
+    allow_change: AllowChangeOption = None,
+    tracker: TrackerOption = None,
+    shard: ShardOption = False,
+    rank_timeout: RankTimeoutOption = None,
 ) -> None:
     r"""Train a model on source text and its translation, or a language model on one text.
 

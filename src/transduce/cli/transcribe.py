@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from transduce.cli.options import BeamSize, Output, with_device
-from transduce.cli.parse import Precision
+from transduce.cli.options import BeamSizeOption, OutputOption, with_device
+from transduce.cli.parse import AutoPrecisionOption
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
     from transduce.family.sound.segments import Transcript
 
-Folder = Annotated[Path, Parameter(help="Folder of a Whisper or a wav2vec 2.0, as made here or elsewhere.")]
-Sounds = Annotated[
+SpeechModelArgument = Annotated[
+    Path, Parameter(help="Folder of a Whisper or a wav2vec 2.0, as made here or elsewhere.")
+]
+SoundsArgument = Annotated[
     Path,
     Parameter(
         required=True,
@@ -34,10 +36,10 @@ STDIN = Path("-")
 
 @with_device
 def transcribe(
-    folder: Folder,
+    folder: SpeechModelArgument,
     /,
-    *sounds: Sounds,
-    output: Output = None,
+    *sounds: SoundsArgument,
+    output: OutputOption = None,
     language: Annotated[
         str | None,
         Parameter(help="Whisper: code of the language that is spoken, such as de.", show_default="the most likely one"),
@@ -48,8 +50,8 @@ def transcribe(
             help="Whisper: translate writes English, whatever is spoken.", show_default="the folder's, or transcribe"
         ),
     ] = None,
-    beam_size: BeamSize = None,
-    precision: Precision = "fp32",
+    beam_size: BeamSizeOption = None,
+    precision: AutoPrecisionOption = "fp32",
     format: Annotated[
         TranscriptForm,
         Parameter(
@@ -113,7 +115,7 @@ def _checked_names(sounds: tuple[Path, ...], output: Path | None, form: Transcri
 
 def _transcriber(
     folder: Path,
-    precision: Precision,
+    precision: AutoPrecisionOption,
     form: TranscriptForm,
     language: str | None,
     task: str | None,

@@ -8,35 +8,37 @@ from cyclopts import Parameter
 
 from transduce.cli.options import (
     OF_THE_MODEL,
-    Alpha,
-    BeamSize,
-    Capitals,
+    AlphaOption,
+    BeamSizeOption,
+    CapitalsOption,
     Flag,
-    Input,
+    InputOption,
     Integer,
-    Lookahead,
-    Models,
-    Output,
-    Tag,
+    LookaheadOption,
+    ModelsArgument,
+    OutputOption,
+    TagOption,
     with_device,
 )
 
-LengthPenalty = Annotated[
+LengthPenaltyOption = Annotated[
     Literal["gnmt", "power", "none"] | None,
     Parameter(
         help="Length penalty of the score: gnmt is ((5+n)/6)^alpha, power is n^alpha, for an output of n tokens.",
         show_default=OF_THE_MODEL,
     ),
 ]
-NBest = Annotated[int, Integer, Parameter(help="Number of outputs for each line. More than one needs --json.")]
-Temperature = Annotated[float | None, Parameter(help="Sample at this temperature instead of searching.")]
-TopK = Annotated[int | None, Integer, Parameter(help="Sample from the K most likely tokens.")]
-TopP = Annotated[float | None, Parameter(help="Sample from the smallest set of tokens with this total probability.")]
-Epsilon = Annotated[float | None, Parameter(help="Sample from the tokens that have at least this probability.")]
-Seed = Annotated[
+NBestOption = Annotated[int, Integer, Parameter(help="Number of outputs for each line. More than one needs --json.")]
+TemperatureOption = Annotated[float | None, Parameter(help="Sample at this temperature instead of searching.")]
+TopKOption = Annotated[int | None, Integer, Parameter(help="Sample from the K most likely tokens.")]
+TopPOption = Annotated[
+    float | None, Parameter(help="Sample from the smallest set of tokens with this total probability.")
+]
+EpsilonOption = Annotated[float | None, Parameter(help="Sample from the tokens that have at least this probability.")]
+SeedOption = Annotated[
     int | None, Integer, Parameter(help="Seed of the sampling. Equal seeds give equal samples.", show_default="1")
 ]
-Mbr = Annotated[
+MbrOption = Annotated[
     int | None,
     Integer,
     Parameter(
@@ -44,95 +46,97 @@ Mbr = Annotated[
         "are samples, or with --beam-size the N best of the beam."
     ),
 ]
-MbrMetric = Annotated[
+MbrMetricOption = Annotated[
     Literal["chrf", "bleu"] | None,
     Parameter(help="Similarity of two candidates: sentence chrF or sentence BLEU.", show_default="chrf"),
 ]
-SplitLines = Annotated[
+SplitOption = Annotated[
     Literal["auto", "none", "long", "sentences"],
     Parameter(
         help="Lines to translate sentence by sentence. long: lines of data.max_tokens tokens or more. auto: also lines "
         "of more sentences than the model has learned from. sentences: all lines. none: no line."
     ),
 ]
-Numbers = Annotated[
+NumbersOption = Annotated[
     Literal["copy", "translate"],
     Parameter(help="Text of digits without a letter, such as 12:30. Text without letters and digits is always copied."),
 ]
-MaxLength = Annotated[
+MaxLengthOption = Annotated[
     int | None,
     Integer,
     Parameter(help="Maximum number of tokens of the output for a sentence.", show_default=OF_THE_MODEL),
 ]
-NoRepeatNgram = Annotated[
+NoRepeatNgramOption = Annotated[
     int | None,
     Integer,
     Parameter(help="Let no output have the same N tokens in a row twice; 0 does not.", show_default=OF_THE_MODEL),
 ]
-RepetitionPenalty = Annotated[
+RepetitionPenaltyOption = Annotated[
     float | None,
     Parameter(
         help="Multiply the log-probability of tokens that the output has already; 1 does not.",
         show_default=OF_THE_MODEL,
     ),
 ]
-Loops = Annotated[
+LoopsOption = Annotated[
     Literal["retry", "keep"],
     Parameter(help="An output that repeats the same words: retry searches again without repetition, keep keeps it."),
 ]
-AnyPrecision = Annotated[
+AnyPrecisionOption = Annotated[
     str | None,
     Parameter(
         help="fp32, bf16, int8 (only on CPUs), or auto: the fastest on this machine. The choice is printed to stderr.",
         show_default="fp32, or the stored precision of an exported model",
     ),
 ]
-Engine = Annotated[
+EngineOption = Annotated[
     Literal["torch", "ctranslate2"] | None,
     Parameter(help="ctranslate2 is for models that were exported to it.", show_default="the engine of the folder"),
 ]
-AlignmentFlag = Annotated[
+AlignmentOption = Annotated[
     Flag,
     Parameter(help="Also print the source word of each word of the translation, by the cross-attention. Needs --json."),
 ]
-ShortlistFlag = Annotated[
+ShortlistOption = Annotated[
     Flag,
     Parameter(
         help="Let each output have only the pieces that its source suggests, which is faster with a large vocabulary. "
         "The model folder needs a shortlist: see transduce shortlist."
     ),
 ]
-Constraints = Annotated[
+ConstraintsOption = Annotated[
     Literal["tabs", "json"] | None,
     Parameter(
         help="Input lines with phrases that the output must have. tabs: the source, then phrases, with tabs between "
         'them. json: {"text": ..., "must": [...], "must_not": [...], "prefix": ...}.'
     ),
 ]
-Prefix = Annotated[str | None, Parameter(help="Text that each output begins with.")]
-TermsFile = Annotated[
+PrefixOption = Annotated[str | None, Parameter(help="Text that each output begins with.")]
+TermsOption = Annotated[
     Path | None,
     Parameter(
         help="Terms, one a line: a source term, a tab, and its target, or target|target. An output has the target of "
         "each term in its source."
     ),
 ]
-Placeholders = Annotated[
+PlaceholdersOption = Annotated[
     Flag,
     Parameter(
         help="Keep placeholders as they are: {name}, %s, tags, URLs, mail addresses, numbers with units and emoji. A "
         "line whose output does not have each as often as its source is named."
     ),
 ]
-File = Annotated[
+FileOption = Annotated[
     Path | None,
     Parameter(
         help="File whose texts are translated: txt, srt, vtt, json, po, md, html, docx or odt. The rest of it stays. "
         "Needs --output, with the same extension."
     ),
 ]
-Json = Annotated[Flag, Parameter(help="Print one JSON object per line, with scores, tokens and alternatives.")]
-MinConfidence = Annotated[
+JsonLinesOption = Annotated[
+    Flag, Parameter(help="Print one JSON object per line, with scores, tokens and alternatives.")
+]
+MinConfidenceOption = Annotated[
     float | None,
     Parameter(
         help="Name each line, or text of a file, whose translation has a lower confidence, from 0 to 1. None is left "
@@ -140,14 +144,14 @@ MinConfidence = Annotated[
     ),
 ]
 
-NearestFile = Annotated[
+NearestOption = Annotated[
     Path | None,
     Parameter(
         help="References, one for each line. Of the outputs of --n-best, the most similar one is printed: the training "
         "text of a student."
     ),
 ]
-NearestBy = Annotated[
+NearestByOption = Annotated[
     Literal["bleu", "chrf"],
     Parameter(help="Score of a sentence that says which output is most similar. chrf suits scripts without spaces."),
 ]
@@ -157,39 +161,39 @@ NearestBy = Annotated[
 class SearchArguments:
     """The search of one output for each line, as arguments of `DecodingOptions`."""
 
-    beam_size: BeamSize = None
-    alpha: Alpha = None
-    length_penalty: LengthPenalty = None
-    max_length: MaxLength = None
-    no_repeat_ngram: NoRepeatNgram = None
-    repetition_penalty: RepetitionPenalty = None
-    lookahead: Lookahead = None
-    loops: Loops = "retry"
-    split: SplitLines = "auto"
-    numbers: Numbers = "copy"
-    capitals: Capitals = "lower"
-    placeholders: Placeholders = False
+    beam_size: BeamSizeOption = None
+    alpha: AlphaOption = None
+    length_penalty: LengthPenaltyOption = None
+    max_length: MaxLengthOption = None
+    no_repeat_ngram: NoRepeatNgramOption = None
+    repetition_penalty: RepetitionPenaltyOption = None
+    lookahead: LookaheadOption = None
+    loops: LoopsOption = "retry"
+    split: SplitOption = "auto"
+    numbers: NumbersOption = "copy"
+    capitals: CapitalsOption = "lower"
+    placeholders: PlaceholdersOption = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class OneOutput(SearchArguments):
     """The search or the draw of one output for each line."""
 
-    temperature: Temperature = None
-    top_k: TopK = None
-    top_p: TopP = None
-    epsilon: Epsilon = None
-    seed: Seed = None
-    tag: Tag = None
+    temperature: TemperatureOption = None
+    top_k: TopKOption = None
+    top_p: TopPOption = None
+    epsilon: EpsilonOption = None
+    seed: SeedOption = None
+    tag: TagOption = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decoding(OneOutput):
     """The arguments of `DecodingOptions.from_arguments`, flat, as a command line has them."""
 
-    n_best: NBest = 1
-    mbr: Mbr = None
-    mbr_metric: MbrMetric = None
+    n_best: NBestOption = 1
+    mbr: MbrOption = None
+    mbr_metric: MbrMetricOption = None
 
 
 AllDecoding = Annotated[Decoding, Parameter(name="*")]
@@ -197,22 +201,22 @@ AllDecoding = Annotated[Decoding, Parameter(name="*")]
 
 @with_device
 def translate(
-    *models: Models,
-    input: Input = None,
-    output: Output = None,
-    file: File = None,
+    *models: ModelsArgument,
+    input: InputOption = None,
+    output: OutputOption = None,
+    file: FileOption = None,
     decoding: AllDecoding = Decoding(),  # noqa: B008
-    constraints: Constraints = None,
-    prefix: Prefix = None,
-    terms: TermsFile = None,
-    shortlist: ShortlistFlag = False,
-    precision: AnyPrecision = None,
-    engine: Engine = None,
-    alignment: AlignmentFlag = False,
-    nearest: NearestFile = None,
-    nearest_by: NearestBy = "bleu",
-    min_confidence: MinConfidence = None,
-    json: Json = False,
+    constraints: ConstraintsOption = None,
+    prefix: PrefixOption = None,
+    terms: TermsOption = None,
+    shortlist: ShortlistOption = False,
+    precision: AnyPrecisionOption = None,
+    engine: EngineOption = None,
+    alignment: AlignmentOption = False,
+    nearest: NearestOption = None,
+    nearest_by: NearestByOption = "bleu",
+    min_confidence: MinConfidenceOption = None,
+    json: JsonLinesOption = False,
 ) -> None:
     r"""Translate lines: one output line for each input line.
 
