@@ -10,14 +10,8 @@ from support.gradients import assert_same_with_gradients
 from support.hugging_face import TOLERANCE, difference, disturb
 from torch import Tensor
 
-from transduce.family.evoformer import (
-    EvoformerBlock,
-    GatedAttention,
-    OuterProductMean,
-    RowAttention,
-    TriangleUpdate,
-    transition,
-)
+from transduce.family.evoformer import EvoformerBlock, OuterProductMean, TriangleUpdate, transition
+from transduce.family.row_attention import GatedAttention, RowAttention
 from transduce.model.transformer import parameter_count
 
 M, Z, S, R, K = 8, 6, 3, 4, 5  # widths, sequences, positions, width of a head

@@ -10,13 +10,8 @@ from torch import Tensor
 
 from transduce.family.attention_configs import SynthesizerConfig
 from transduce.family.attention_wrappers import NO_PAST, Past
-from transduce.family.synthesizer import (
-    Dense,
-    FactorisedDense,
-    Random,
-    SynthesizerGPT2,
-    SyntheticAttention,
-)
+from transduce.family.synthesizer import SynthesizerGPT2, SyntheticAttention
+from transduce.family.synthetic_scores import Dense, FactorisedDense, Random
 from transduce.model.attention import reference_attention
 from transduce.model.transformer import parameter_count
 

@@ -50,8 +50,8 @@ What belongs to one member:
 | `longformer.py`               | Beltagy et al. 2020              | a window, and some global positions             |
 | `big_bird.py`                 | Zaheer et al. 2020               | blocks: edges, neighbours and random ones       |
 | `tensor_product_attention.py` | Zhang et al. 2025                | queries, keys and values from factors           |
-| `synthesizer.py`              | Tay et al. 2020                  | scores without products of queries and keys     |
-| `evoformer.py`                | Jumper et al. 2021               | AlphaFold 2's block: tables, and triangles      |
+| `synthesizer.py`              | Tay et al. 2020                  | other scores, in `synthetic_scores.py`          |
+| `evoformer.py`                | Jumper et al. 2021               | AlphaFold 2's block, with `row_attention.py`    |
 
 | positions, feed-forward | paper                           | what changed                                            |
 |-------------------------|---------------------------------|---------------------------------------------------------|

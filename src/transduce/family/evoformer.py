@@ -11,44 +11,14 @@ input (algorithm 6):
     z + attention to edges that start, or end, in one corner   13, 14: each with a bias from the third edge
     z + feed-forward network                                   15
 
-All attention is the paper's of 2017 with a bias and a gate: rows of a table are the batch. There is one protein, and no
-padding. The letters B, T, H, K in shape comments are as in `model/transformer.py`.
+`row_attention.py` has the attention. There is one protein, and no padding.
 """
 
 import torch
 from torch import Tensor, nn
 
-from transduce.family.attention_wrappers import with_bias
-from transduce.model.attention import MultiHeadAttention
+from transduce.family.row_attention import GatedAttention, RowAttention
 from transduce.model.transformer import FeedForward
-
-
-class GatedAttention(MultiHeadAttention):
-    """Self-attention of each row of a table, whose heads are multiplied by sigmoid(W_g x + b)."""
-
-    def __init__(self, d_model: int, n_heads: int, d_k: int) -> None:
-        super().__init__(d_model, n_heads, d_k=d_k, d_v=d_k, bias=False)
-        self.w_o, self.w_g = nn.Linear(n_heads * d_k, d_model), nn.Linear(d_model, n_heads * d_k)
-
-    def of_rows(self, x: Tensor, bias: Tensor) -> Tensor:
-        """(B,T,D) with a bias broadcastable to (B,H,T,T) of all scores -> (B,T,D)."""
-        gates, attention = self._split(self.w_g(x).sigmoid(), self.n_heads), with_bias(bias)
-        everything = torch.ones(1, 1, dtype=torch.bool, device=x.device)
-        return self(x, self.keys_values(x), everything, lambda *parts: gates * attention(*parts))
-
-
-class RowAttention(nn.Module):
-    """Attention along each row of m, with a bias from pairs (algorithm 7), or of z from itself (13)."""
-
-    def __init__(self, d_row: int, d_pair: int, n_heads: int, d_k: int) -> None:
-        super().__init__()
-        self.norm, self.bias = nn.LayerNorm(d_row), nn.Linear(d_pair, n_heads, bias=False)
-        self.attention = GatedAttention(d_row, n_heads, d_k)
-
-    def forward(self, x: Tensor, pairs: Tensor | None = None) -> Tensor:
-        """(B,r,D) with pairs (r,r,Z), which already have their norm; None: x, with its norm -> (B,r,D)."""
-        x = self.norm(x)
-        return self.attention.of_rows(x, self.bias(x if pairs is None else pairs).permute(2, 0, 1))
 
 
 def transition(d_model: int) -> nn.Sequential:
@@ -61,8 +31,10 @@ class OuterProductMean(nn.Module):
 
     def __init__(self, d_row: int, d_pair: int, width: int = 32) -> None:
         super().__init__()
-        self.norm, self.output = nn.LayerNorm(d_row), nn.Linear(width * width, d_pair)
-        self.a, self.b = (nn.Linear(d_row, width) for _ in range(2))
+        self.norm = nn.LayerNorm(d_row)
+        self.a = nn.Linear(d_row, width)
+        self.b = nn.Linear(d_row, width)
+        self.output = nn.Linear(width * width, d_pair)
 
     def forward(self, m: Tensor) -> Tensor:
         m = self.norm(m)
@@ -79,13 +51,19 @@ class TriangleUpdate(nn.Module):
         super().__init__()
         first, second = edges.split(",")
         self.equation = f"{first}c,{second}c->ijc"
-        self.norm, self.inner_norm = nn.LayerNorm(d_pair), nn.LayerNorm(width)
-        self.a, self.b, self.gate_a, self.gate_b = (nn.Linear(d_pair, width) for _ in range(4))
-        self.output, self.gate = nn.Linear(width, d_pair), nn.Linear(d_pair, d_pair)
+        self.norm = nn.LayerNorm(d_pair)
+        self.a = nn.Linear(d_pair, width)
+        self.b = nn.Linear(d_pair, width)
+        self.gate_a = nn.Linear(d_pair, width)
+        self.gate_b = nn.Linear(d_pair, width)
+        self.inner_norm = nn.LayerNorm(width)
+        self.output = nn.Linear(width, d_pair)
+        self.gate = nn.Linear(d_pair, d_pair)
 
     def forward(self, z: Tensor) -> Tensor:
         z = self.norm(z)
-        a, b = self.gate_a(z).sigmoid() * self.a(z), self.gate_b(z).sigmoid() * self.b(z)
+        a = self.gate_a(z).sigmoid() * self.a(z)
+        b = self.gate_b(z).sigmoid() * self.b(z)
         return self.gate(z).sigmoid() * self.output(self.inner_norm(torch.einsum(self.equation, a, b)))
 
 
@@ -94,12 +72,17 @@ class EvoformerBlock(nn.Module):
 
     def __init__(self, d_row: int = 256, d_pair: int = 128, *, d_k: int = 32) -> None:
         super().__init__()
-        self.pair_norm, self.column_norm = nn.LayerNorm(d_pair), nn.LayerNorm(d_row)
-        self.rows, self.columns = RowAttention(d_row, d_pair, 8, d_k), GatedAttention(d_row, 8, d_k)
-        self.row_transition, self.pair_transition = transition(d_row), transition(d_pair)
+        self.pair_norm = nn.LayerNorm(d_pair)
+        self.rows = RowAttention(d_row, d_pair, 8, d_k)
+        self.column_norm = nn.LayerNorm(d_row)
+        self.columns = GatedAttention(d_row, 8, d_k)
+        self.row_transition = transition(d_row)
         self.outer = OuterProductMean(d_row, d_pair)
-        self.leaving, self.entering = TriangleUpdate(d_pair, "ik,jk"), TriangleUpdate(d_pair, "ki,kj")
-        self.starting, self.ending = (RowAttention(d_pair, d_pair, 4, d_k) for _ in range(2))
+        self.leaving = TriangleUpdate(d_pair, "ik,jk")
+        self.entering = TriangleUpdate(d_pair, "ki,kj")
+        self.starting = RowAttention(d_pair, d_pair, 4, d_k)
+        self.ending = RowAttention(d_pair, d_pair, 4, d_k)
+        self.pair_transition = transition(d_pair)
 
     def forward(self, m: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         m = m + self.rows(m, self.pair_norm(z))

@@ -1,14 +1,8 @@
-"""Synthesizer (Tay et al. 2020, section 3): attention whose scores are no products of queries and keys.
+"""Synthesizer (Tay et al. 2020, section 3): GPT-2 with attention whose scores are no products of queries and keys.
 
-    dense               scores of position i: W_2 relu(W_1 x_i) + b, a number for each position           3.1
-    random              row i of a learned matrix R, the same for every text                              3.2
-    factorised dense    number u + v n_a is the product of number u of n_a and number v of n_b, as above  3.3
-    factorised random   R = R_1 R_2^T, of rank k                                                          3.4
-
-Each head has its own. Scores depend on the number of a position, so a text has a maximum length P.
+heads = softmax(scores) V        scores: dense or random (`synthetic_scores.py`); the causal mask of 2017
 """
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -18,52 +12,13 @@ from transduce.family.attention_configs import SynthesizerConfig
 from transduce.family.attention_wrappers import explicit
 from transduce.family.gpt2 import GPT2
 from transduce.family.initialisation import initialise
+from transduce.family.synthetic_scores import Dense, FactorisedDense, Random
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, reference_attention
 from transduce.model.transformer import KeysValues
 
 
-class Dense(nn.Module):
-    """Scores from what a head reads of its own position, W_1 x."""
-
-    def __init__(self, n_heads: int, d_k: int, n_scores: int) -> None:
-        super().__init__()
-        self.w_2 = nn.Parameter(0.02 * torch.randn(n_heads, d_k, n_scores))
-        self.bias = nn.Parameter(torch.zeros(n_heads, 1, n_scores))
-
-    def forward(self, queries: Tensor, positions: Tensor) -> Tensor:
-        """Return the scores (N,H,T,P) of queries (N,H,T,K) at `positions` (N,T) or (1,T)."""
-        return queries.relu() @ self.w_2 + self.bias
-
-
-class FactorisedDense(nn.Module):
-    """Scores that are products of two short lists of numbers."""
-
-    def __init__(self, n_heads: int, d_k: int, n_positions: int) -> None:
-        super().__init__()
-        n_a = math.isqrt(n_positions - 1) + 1
-        self.a = Dense(n_heads, d_k, n_a)
-        self.b = Dense(n_heads, d_k, -(-n_positions // n_a))
-
-    def forward(self, queries: Tensor, positions: Tensor) -> Tensor:
-        a, b = self.a(queries, positions), self.b(queries, positions)
-        return (b[..., :, None] * a[..., None, :]).flatten(-2)
-
-
-class Random(nn.Module):
-    """Scores that depend on nothing but the two positions. rank: None: of a whole matrix."""
-
-    def __init__(self, n_heads: int, n_positions: int, rank: int | None = None) -> None:
-        super().__init__()
-        self.rows = nn.Parameter(0.1 * torch.randn(n_heads, n_positions, rank or n_positions))
-        self.columns = None if rank is None else nn.Parameter(0.1 * torch.randn(n_heads, n_positions, rank))
-
-    def forward(self, queries: Tensor, positions: Tensor) -> Tensor:
-        rows = self.rows[:, positions].transpose(0, 1)  # (N,H,T,P) or (N,H,T,k)
-        return rows if self.columns is None else rows @ self.columns.mT
-
-
 class SyntheticAttention(MultiHeadAttention):
-    """Causal attention without keys. scores: one of the modules above; a random one needs no queries either."""
+    """Causal attention without keys. scores: of `synthetic_scores.py`; random ones need no queries either."""
 
     def __init__(self, d_model: int, n_heads: int, scores: nn.Module, dropout: float) -> None:
         super().__init__(d_model, n_heads, dropout=dropout)

@@ -15,7 +15,8 @@ from transduce.errors import NotFiniteError, UserError
 from transduce.family.hugging_face.conversion import Entry, linear, set_parameters
 from transduce.family.images.configs import DetrConfig
 from transduce.family.images.detr import Detr, sines_of_grid
-from transduce.family.images.detr_loss import cheapest, loss_of_layer, matching_costs, pairwise_giou, set_loss
+from transduce.family.images.detr_loss import loss_of_layer, matching_costs, pairwise_giou, set_loss
+from transduce.family.images.matching import cheapest
 from transduce.model.transformer import parameter_count
 
 CONFIG = DetrConfig(n_features=12, d_model=16, n_layers=2, n_heads=4, d_ff=20, n_queries=5)
