@@ -26,7 +26,7 @@ from support.pretend_gpu.record import Record, recording
 from support.pretend_gpu.tensors import keep_no_values
 
 from transduce.config.schema import ModelConfig, SearchConfig, TrainConfig
-from transduce.data.batches import SortKeys, plan
+from transduce.data.batch_plan import SortKeys, plan
 from transduce.decoding.backends import Backend
 from transduce.decoding.batched_search import search_all
 from transduce.decoding.cuda_graphs import CudaGraphTransformer

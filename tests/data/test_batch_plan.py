@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import transduce.data.batches
-from transduce.data.batches import Plan, SortKeys, plan
+import transduce.data.batch_plan
+from transduce.data.batch_plan import Plan, SortKeys, plan
 
 LENGTHS = st.lists(st.tuples(st.integers(2, 40), st.integers(2, 40)), min_size=1, max_size=200)
 
@@ -54,15 +54,15 @@ def plain_plan(lengths: np.ndarray, batch_tokens: int) -> list[list[tuple[int, i
 
 @given(st.lists(st.tuples(st.integers(2, 300), st.integers(2, 300)), min_size=1, max_size=100), st.integers(2, 500))
 def test_the_plan_equals_a_direct_implementation(pairs: list[tuple[int, int]], batch_tokens: int) -> None:
-    lengths, original = np.array(pairs), transduce.data.batches.CUT_PAIRS
+    lengths, original = np.array(pairs), transduce.data.batch_plan.CUT_PAIRS
     try:
-        for transduce.data.batches.CUT_PAIRS in (1, 7, original):
+        for transduce.data.batch_plan.CUT_PAIRS in (1, 7, original):
             batches = plan_of(lengths, batch_tokens)
             inverse = np.argsort(batches.batch_order)
             batches_of_lengths = [[tuple(pair) for pair in lengths[batches[i]].tolist()] for i in inverse]
             assert batches_of_lengths == plain_plan(lengths, batch_tokens)
     finally:
-        transduce.data.batches.CUT_PAIRS = original
+        transduce.data.batch_plan.CUT_PAIRS = original
 
 
 @given(st.integers(2, 65_534), st.integers(1, 1 << 32), st.data())
