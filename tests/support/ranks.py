@@ -3,6 +3,7 @@
 The functions that ranks run in tests are in this file and not in the tests, so that a rank does not import pytest.
 """
 
+import faulthandler
 import gc
 import json
 import math
@@ -116,6 +117,7 @@ def _run_rank(
     os.environ.update(environment)
     torch.set_num_threads(1)
     with path.with_suffix(".output").open("w", encoding="utf-8", buffering=1) as sys.stderr:
+        faulthandler.enable(sys.stderr)  # a rank that a signal ends leaves the traceback of its threads
         try:
             path.with_suffix(".result").write_text(json.dumps(work(*args, **kwargs)), encoding="utf-8")
         except SystemExit as problem:
