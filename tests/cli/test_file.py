@@ -1,5 +1,7 @@
 """`transduce translate --file`: files of several formats through the command line."""
 
+import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,6 +26,16 @@ def test_inline_markup_is_around_its_words(toy: Toy, tmp_path: Path, cli: Callab
     source.write_text("<p>a <b>b</b> c d</p>")
     assert cli("translate", toy.model, "--file", source, "--output", target).code == 0
     assert target.read_text() in ("<p>d c <b>b</b> a</p>", "<p><b>d c b a</b></p>")  # where the attention is, or all
+
+
+def test_columns_between_tabs_keep_their_numbers(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
+    source, target = tmp_path / "in.odt", tmp_path / "out.odt"
+    xml = "<text:p>a b<text:tab/>12<text:tab/>c <text:span>d</text:span> e</text:p>"
+    with zipfile.ZipFile(source, "w") as archive:
+        archive.writestr("content.xml", f"<d>{xml}</d>")
+    assert cli("translate", toy.model, "--file", source, "--output", target).code == 0
+    text = re.sub(r"</?(?:d|text:p|text:span)>", "", zipfile.ZipFile(target).read("content.xml").decode())
+    assert text == "b a<text:tab/>12<text:tab/>e d c"
 
 
 def test_a_text_that_is_too_long_stays(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:

@@ -116,6 +116,21 @@ def test_the_spans_of_opendocument_stay(source: str, target: str) -> None:
     assert translated("odt", OPEN.format(source), str) == OPEN.format(source)
 
 
+def test_columns_are_translated_one_by_one() -> None:
+    """A tab ends a column. A line break stays in its column, and a constrained line keeps its tabs as line breaks."""
+    columns = f"{run('a b')}<w:r><w:tab/><w:tab/><w:t>12</w:t><w:tab/></w:r>{run('c d')}<w:r><w:br/></w:r>{run('e')}"
+    xml = WORD.format(f"<w:p>{columns}</w:p>")
+    (part,) = lines_of(read_file(archive("docx", xml), "docx", "in").document)
+    assert part.line == "a b\n12\nc d e"
+    texts = {"A\n12\nC D E": ["A", "12", "C D", "E"], "A 12 C D": ["A", "12", "C", "D"]}
+    for translation, expected in texts.items():
+        assert re.findall(r">([^<>]+)<", part.write(translation, None)) == expected
+        assert re.findall(r"<w:(?:tab|br)/>", part.write(translation, None)) == ["<w:tab/>"] * 3 + ["<w:br/>"]
+    xml = OPEN.format("<text:p>b<text:tab/> c</text:p>")
+    _, part = lines_of(read_file(archive("odt", xml), "odt", "in").document)
+    assert (part.line, part.write("B\nC", None)) == ("b\nc", "B<text:tab/>C")
+
+
 TEXTS = st.text(st.sampled_from("ab .&<é\n"), max_size=6)
 FORMATS = st.sampled_from(["", "<w:b/>", "<w:i/>"])
 LINKS = st.sampled_from(

@@ -20,6 +20,8 @@ from transduce.errors import UserError
 from transduce.serve.documents import Part, filled, lines_of, with_alignment
 from transduce.serve.formats.files import MOST_FILE_BYTES, extension_of, read_file
 
+LINE_BREAK = "\u2028"  # a line break within a line of text, which is translated line by line
+
 
 def refuse_with_file(file: Path, values: Mapping[str, object]) -> None:
     """Raise UserError for options, by name, that have no meaning for a file."""
@@ -76,7 +78,7 @@ def _translations(
     options = with_alignment(options, parts, translator)
     texts = [re.sub(r"[\r\n]", " ", part.line) for part in parts]
     watch = DoubtWatch(name, texts=texts)
-    lines = io.BytesIO("".join(f"{text}\n" for text in texts).encode())
+    lines = io.BytesIO("".join(re.sub(r"[\r\n]", LINE_BREAK, part.line) + "\n" for part in parts).encode())
     pieces: list[str] = []
     with JobProgress("translating", len(parts), 0) as progress:
         for chunk in translations(translator, lines, name, options, constraints, terms):
@@ -95,4 +97,4 @@ def _piece(part: Part, translation: Translation) -> str:
     """Return what takes the place of a part."""
     if translation.problem is not None and not translation.text:
         return part.write(part.line, None)
-    return part.write(translation.line, translation.alignment)
+    return part.write(translation.text.replace(LINE_BREAK, "\n"), translation.alignment)

@@ -19,7 +19,7 @@ from itertools import chain
 
 from transduce.data.text import is_blank
 from transduce.serve.documents import Document, Part
-from transduce.serve.markup_line import CLOSING, Element, MarkupLine, Side, Syntax, limit
+from transduce.serve.markup_line import BREAK, CLOSING, Element, MarkupLine, Side, Syntax, limit
 from transduce.serve.markup_tokens import MAX_DEPTH, Token, tokens_of
 
 _SPACES = re.compile(r"[ \t\r\n\f]+")
@@ -83,14 +83,18 @@ def segment(run: Sequence[Token], syntax: Syntax) -> Document:
     root = Element("", 0)
     stack = [root]
     for i, token in enumerate(run):
-        if token.kind in ("text", "break"):
+        if token.kind == "break":
+            breaks.append((len(line) - line.endswith(" "), token.raw))
+        if token.kind == "break" and token.text == BREAK:
+            line = line.rstrip(" ")
+            limit(root.children, len(line))
+            line += BREAK
+        elif token.kind in ("text", "break"):
             text = _SPACES.sub(" ", token.text)
-            if token.kind == "break":
-                breaks.append((len(line) - line.endswith(" "), token.raw))
             if text[:1] in CLOSING and i and run[i - 1].kind == "atom":
                 line = line.rstrip(" ")  # the model reads the mark next to its word, as if there were no atom
                 limit(root.children, len(line))
-            line += text[1:] if line[-1:] in ("", " ") and text[:1] == " " else text
+            line += text[1:] if line[-1:] in ("", " ", BREAK) and text[:1] == " " else text
         elif token.kind == "close":
             element = stack.pop()
             element.end, element.closing = len(line), token.raw
@@ -118,7 +122,8 @@ def _with_inner_breaks(run: Sequence[Token]) -> list[Token]:
         elif not texts or not texts[0] < i < texts[-1]:
             tokens.append(Token("mark", token.raw))
         elif tokens[-1].kind == "break":
-            tokens[-1] = Token("break", tokens[-1].raw + token.raw, text=" ")
+            is_tab = BREAK in (tokens[-1].text, token.text)
+            tokens[-1] = Token("break", tokens[-1].raw + token.raw, text=BREAK if is_tab else " ")
         else:
             tokens.append(token)
     return tokens

@@ -12,7 +12,7 @@ from transduce.decoding.phrases.matching import UNSPACED, WORD, kind_of
 CLOSING = frozenset(".,;:!?)]}»”’…、。，．：；！？）］｝」』》〉】〕")  # marks that follow a word without a space
 OPENING = frozenset("([{¿¡„‚（［｛「『《〈【〔")  # marks that come before a word without a space
 WIDE = frozenset(mark for mark in CLOSING | OPENING if mark > "\u3000")  # without a space on either side
-BREAK = "\n"  # in a translation, the place of a line break; no translation has a line feed
+BREAK = "\n"  # in a translation, the place of a line break; in a line, a tab: its columns are translated one by one
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ class Element:
 class MarkupLine:
     """A segment as a line, its inline elements, and its source, which stays where the line is its own translation.
 
-    breaks: place and source of each line break within the segment, which goes to its share of the translation.
+    breaks: place and source of each line break and tab within the segment. A line break goes to its share of the
+    translation of its column; a tab is between two columns.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class MarkupLine:
         """Return the source of the translation, with the inline elements around the words that belong to theirs."""
         if text == self.line:
             return self._source
-        text, breaks = _broken(text, self._breaks, len(self.line))
+        text, breaks = _broken_columns(text, self._breaks, self.line)
         order = self._ordered(self._root, (0, len(text)), text, alignment)
         if order is None and self._syntax.shares:
             order = self._ordered(self._root, (0, len(text)), text, shared_words(self.line, text))
@@ -164,6 +165,26 @@ def shared_words(line: str, text: str) -> Alignment:
         AlignedWord(word.group(), word.start(), origin.group(), origin.start())
         for word, origin in zip(words, origins, strict=False)
     )
+
+
+def _broken_columns(text: str, breaks: Sequence[tuple[int, str]], line: str) -> tuple[str, list[str]]:
+    """Return a translation with BREAK for some of its spaces, and the source of these breaks and of its tabs.
+
+    If it has other columns than the line, as a line with a constraint has, its tabs are line breaks.
+    """
+    columns, outputs = line.split(BREAK), text.split(BREAK)
+    if len(columns) != len(outputs):
+        return _broken(text.replace(BREAK, " "), breaks, len(line))
+    sources, start = list[str](), 0
+    for i, column in enumerate(columns):
+        end = start + len(column)
+        inner = [(place - start, source) for place, source in breaks if start <= place < end]
+        outputs[i], of_column = _broken(outputs[i], inner, len(column))
+        sources += of_column
+        if i < len(columns) - 1:
+            sources.append("".join(source for place, source in breaks if place == end))
+        start = end + 1
+    return BREAK.join(outputs), sources
 
 
 def _broken(text: str, breaks: Sequence[tuple[int, str]], length: int) -> tuple[str, list[str]]:

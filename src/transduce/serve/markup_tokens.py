@@ -28,7 +28,8 @@ class Token:
     """A piece of the source.
 
     kind: text, open, close, atom (stays whole in its segment), mark (an atom that no reader sees, such as a comment),
-    break (a line break within a segment, with its text " "), or block (ends a segment). text: of text, as it is read.
+    break (a line break or a tab within a segment), or block (ends a segment). text: of text, as it is read; of a line
+    break a space, and of a tab, after which another column begins, a line break.
     """
 
     kind: str

@@ -130,7 +130,7 @@ def _contents(source: str) -> Iterator[Token]:
         elif element == _HYPHEN:
             yield Token("text", "\u2011", text="\u2011")
         elif _SPACE.fullmatch(element):
-            yield Token("break", f"{_CLOSE}{element}{_OPEN}", text=" ")
+            yield Token("break", f"{_CLOSE}{element}{_OPEN}", text="\n" if element.startswith("<w:tab") else " ")
         else:
             yield Token("mark" if element == "<w:softHyphen/>" else "atom", f"{_CLOSE}{element}{_OPEN}")
 

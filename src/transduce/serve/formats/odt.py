@@ -41,7 +41,8 @@ def _tokens(xml: str) -> Iterator[Token]:
         is_empty = match[0].endswith("/>")
         if not name or is_empty:
             is_inner = is_text and name not in _PARAGRAPHS
-            yield Token("break" if name in _SPACES else "mark" if is_inner else "block", raw, text=" ")
+            kind = "break" if name in _SPACES else "mark" if is_inner else "block"
+            yield Token(kind, raw, text="\n" if name == "text:tab" else " ")
             continue
         if is_closing:
             stack.pop()
