@@ -1,8 +1,11 @@
 """Segmentation: lines into sentences and shorter segments, and translations into lines."""
 
+import time
+
 import pytest
 
 from transduce.config.schema import DataConfig
+from transduce.data.sentences import sentences
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import DecodingOptions, Split
@@ -178,6 +181,37 @@ def test_a_line_is_split_if_the_model_has_learned_from_fewer_sentences(
     text = "A dog runs. A cat sleeps. A cow eats."
     segments, translation = parts_of(text, DecodingOptions(split=split), sentences_per_line=sentences_per_line)
     assert len(segments) == count and translation == text
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a dog\t12\ta cat runs", [("a dog", "\t12\t"), ("a cat runs", "")]),
+        ("1.\ta dog. a cat.\t\t$ 4\nruns\truns", [("a dog. a cat.", "\t\t$ 4\n"), ("runs\truns", "")]),
+        ("a dog\truns", [("a dog\truns", "")]),
+        ("a dog\t \truns", [("a dog\t \truns", "")]),
+    ],
+)
+def test_columns_of_a_row_with_digits_are_apart(
+    tokenizer: Tokenizer, text: str, expected: list[tuple[str, str]]
+) -> None:
+    data = DataConfig(sentences_per_line=2)
+    assert split_line(text, tokenizer, data, DecodingOptions()) == expected
+    (whole,) = split_line(text.replace("\n", " "), tokenizer, data, DecodingOptions(split="none"))
+    assert whole == (text.replace("\n", " "), "")
+
+
+HOSTILE = [" ", "\t", "\n", "\xa0", ". ", "!", ".", '"', "(", "e.g. ", "\u200b", "<", "&a", "5\t"]
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_a_long_line_takes_little_time(tokenizer: Tokenizer, unit: str) -> None:
+    """A pattern that looks for the end of each run from each of its places takes minutes for this line."""
+    text = "a" + unit * (100_000 // len(unit)) + "b"
+    start = time.process_time()
+    split_line(text, tokenizer, DataConfig(max_tokens=1 << 20), DecodingOptions(split="sentences"))
+    list(sentences(text))
+    assert time.process_time() - start < 5
 
 
 def test_nothing_is_split_without_splitting(tokenizer: Tokenizer) -> None:

@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 # The end of a sentence, with closing quotes and brackets; before white space, or in scripts that have none.
-_END = re.compile(r"""([.!?…।؟۔።]+(?:["'’”“«)\]]|\s?»)*)\s+|([。！？]+["'’”」』）]*)\s*""")
+# The first look back keeps the time linear in the length of a run of marks.
+_END = re.compile(r"""((?<![.!?…।؟۔።])[.!?…।؟۔።]+(?:["'’”“«)\]]|\s?»)*)\s+|([。！？]+["'’”」』）]*)\s*""")
 _WORD = re.compile(r"\w+")
 
 _INITIALS = re.compile(r"\w(\.\w)*|[IVX]+")  # "J.", "e.g.", "U.S.", "XIV."
@@ -62,11 +63,12 @@ def sentences(text: str) -> Iterator[tuple[str, str]]:
     """
     begin = 0
     has_capitals = text != text.lower()
+    last = next((i for i in range(len(text) - 1, -1, -1) if _WORD.match(text, i)), -1)  # of the last word
     for match in _END.finditer(text):
         mark, end = match[match.lastindex or 0], match.end()
         first = max(begin, match.start() - NEAR)
         following = text[end : end + 1]
-        if (has_capitals and following.islower()) or not _WORD.search(text, end):
+        if (has_capitals and following.islower()) or last < end:
             continue
         if mark == "." and _is_abbreviation(text[first : match.start()], text[end : end + NEAR]):
             continue

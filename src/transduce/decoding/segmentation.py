@@ -8,7 +8,7 @@ import re
 import reprlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from numbers import Integral
 
 from transduce.config.schema import DataConfig
@@ -174,7 +174,7 @@ def segments_of(
             parts = split_line(text, tokenizer, data, options, has_tag=bool(tag))
             ids = tokenizer.encode(_BREAK.sub(" ", line))
             segments.append(Segment(i, line, "", ids, is_unsplit=len(parts) > 1))
-        elif len(_BREAK.split(text)) == 1 and _stays_whole(text, len(ids), data, options):
+        elif len(_lines(text, options)) == 1 and _stays_whole(text, len(ids), data, options):
             if not is_copied(text, options):
                 segments.append(Segment(i, line, "", ids))
         else:
@@ -237,7 +237,30 @@ _CAPITALS = re.compile(r"[^\W\d_]{2,}")  # words of letters
 _FIRST_LETTER = re.compile(r"[^\W\d_]")
 
 
-_BREAK = re.compile(r"(\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*)")  # at least one line break
+# White space with a line break. The look back keeps the time linear in the length of a run of spaces.
+_BREAK = re.compile(r"((?<!\s)\s*[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]\s*)")
+
+
+def _lines(text: str, options: DecodingOptions) -> list[str]:
+    """Return the lines of a text, and between them their line breaks.
+
+    A line with tabs and a column of digits or symbols is a row of a table: each of its columns is a line, unless
+    `options.split` is "none". In another line, a tab is a space.
+    """
+    pieces = list[str]()
+    if options.split == "none" or "\t" not in text:
+        return _BREAK.split(text)
+    for i, piece in enumerate(_BREAK.split(text)):
+        columns = piece.split("\t") if i % 2 == 0 else []
+        if len(columns) > 1 and any(not is_blank(column) and not _has_letter(column) for column in columns):
+            pieces += [*chain.from_iterable((column, "\t") for column in columns)][:-1]
+        else:
+            pieces.append(piece)
+    return pieces
+
+
+def _has_letter(text: str) -> bool:
+    return any(map(str.isalpha, text))
 
 
 def split_line(
@@ -249,7 +272,7 @@ def split_line(
     except what comes before the first part. data, options: as in `segments_of`. has_tag: each part gets a tag.
     """
     parts: list[tuple[str, str]] = []
-    pieces, room = _BREAK.split(text), data.max_tokens - 1 - has_tag
+    pieces, room = _lines(text, options), data.max_tokens - 1 - has_tag
     for line, line_break in zip_longest(pieces[::2], pieces[1::2], fillvalue=""):
         stays_whole = _stays_whole(line, len(tokenizer.encode(line)) + has_tag, data, options)
         for sentence, gap in [(line, "")] if stays_whole else sentences(line):
@@ -278,7 +301,7 @@ _MARKUP = re.compile(r"<[^<>]*>|&#?\w+;")
 
 def is_copied(text: str, options: DecodingOptions) -> bool:
     """Return True for a text without a letter, which is its own translation; digits depend on `options.numbers`."""
-    if any(map(str.isalpha, text)):
+    if _has_letter(text):
         text = _MARKUP.sub("", text)
     is_translated = str.isalnum if options.numbers == "translate" else str.isalpha
     return not any(map(is_translated, text))
