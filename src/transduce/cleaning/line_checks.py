@@ -23,7 +23,7 @@ TAGS = "a|b|i|u|p|br|hr|li|ol|ul|td|tr|th|em|h[1-6]|div|img|sub|sup|pre|code|spa
 MARKUP = re.compile(
     rf"&(?:[a-zA-Z]{{2,8}}|#\d{{1,7}}|#x[0-9a-fA-F]{{1,6}});|</?(?:{TAGS})(?:\s[^<>]*)?/?>", re.IGNORECASE
 )
-SUBWORDS = re.compile(r"\w+@@(?= |$)|\u2581\w*")
+SUBWORDS = re.compile(r"(?<!\w)\w+@@(?= |$)|\u2581\w*")
 MOJIBAKE = re.compile(r"[ÂÃ][\x80-\xbf]|Ã[€‚ƒ„…†‡ˆ‰Š‹ŒŽ‘“•–—˜™š›œžŸ]|â€|ï»¿")  # read as Latin-1, or as Windows-1252
 ONE_SCRIPT = re.compile(r"[\x00-\u024f\u1e00-\u1eff\u2000-\u206f]*")  # Latin letters only
 WORD = re.compile(r"[^\W\d_]{3,}")
