@@ -28,7 +28,7 @@ _CONVERSION = r"(?:(?:hh?|ll?|[jtzL])?[diouxX]|[sfFeEgGcrap@])"  # the end of %d
 _EMOJI = r"[\U0001F300-\U0001FAFF\u2600-\u27BF][\ufe0f\U0001F3FB-\U0001F3FF]*"
 _PATTERN = re.compile(
     r"(?:https?://|www\.)\S*[^\s.,;:!?)\]}\"'»”]"
-    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
+    r"|(?<![\w.+-])[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
     r"|</?[A-Za-z][^<>]*>|&#?\w+;"
     r"|[$%#]?\{\{[^{}]*\}\}|[$%#]?\{[^{}]*\}"
     rf"|%(?:\(\w+\)|\d+\$)[-+0#]?\d*(?:\.\d+)?{_CONVERSION}|%[-+0#]?\d*\.\d+{_CONVERSION}"  # %.3fs has the unit s
