@@ -44,7 +44,8 @@ LONGEST = 24 * 60.0  # minutes of a training without --minutes
 DROPOUTS = ((8, 0.1), (15, 0.2), (math.inf, 0.3))  # by the epochs, not above: a text that is seen often needs more
 EVALUATIONS = 8  # during a training
 EVALUATED = 0.1  # share of the time at most
-CHECKPOINTS = 16
+CHECKPOINTS = 16  # of a training, whose steps are a multiple of them
+FEWER_CHECKPOINTS = 4  # of a short training, which would lose many steps otherwise
 DECAY = 0.5  # share of the steps in which the learning rate falls to 0
 FEWEST_STEPS = 32
 FEW = 5_000  # pairs
@@ -231,14 +232,15 @@ def scheduled(train: TrainConfig, steps: int, evaluations: int) -> TrainConfig:
     The final model is the moving average over a twentieth of the training.
     """
     warmup = max(1, min(train.warmup_steps, int(WARMUP * steps)))
-    every = max(1, steps // CHECKPOINTS)
-    steps = CHECKPOINTS * every
+    count = CHECKPOINTS if steps >= 10 * CHECKPOINTS else max(FEWER_CHECKPOINTS, evaluations)
+    every = max(1, steps // count)
+    steps = count * every
     return replace(
         train,
         max_steps=steps,
         warmup_steps=warmup,
         lr_factor=_in_4_digits(train.lr_factor * math.sqrt(warmup / train.warmup_steps)),
-        decay_steps=every * round(DECAY * CHECKPOINTS),
+        decay_steps=every * round(DECAY * count),
         log_every_steps=max(1, min(100, every)),
         evaluate_every_steps=steps // evaluations,
         checkpoint_every_steps=every,
