@@ -101,6 +101,8 @@ def test_every_number_has_a_range() -> None:
             ["data.noise=typos:0.1", "data.target_tokens=symbols", "model.tie_src_tgt=false"],
             "data.noise=typos:0.1: must",
         ),
+        (["data.fill_middle=0.5"], "data.fill_middle=0.5: expected 0 with train.task='translation'"),
+        (["data.fill_middle=1"], "data.fill_middle=1.0: expected a number from 0 to below 1"),
         (
             ["train.rdrop=5", "model.dropout=0"],
             "train.rdrop=5.0: expected 0 without dropout, where both passes are equal",

@@ -72,7 +72,7 @@ def continue_(
     precision: AutoPrecisionOption = "fp32",
     infill: Annotated[
         Flag,
-        Parameter(help="StarCoder and CodeLlama: fill the place <FILL_ME> of a line."),
+        Parameter(help="Fill the place <FILL_ME> of a line, by StarCoder, CodeLlama or a model of data.fill_middle."),
     ] = False,
     decoding: Annotated[ContinuationDecoding, Parameter(name="*")] = ContinuationDecoding(),  # noqa: B008
     json: Annotated[
@@ -92,6 +92,7 @@ def continue_(
     transduce continue gpt2 --beam-size 4 --max-tokens 20 --json < beginnings
     transduce continue gpt2 --precision int8 < beginnings
     echo "def add(a, b): <FILL_ME>" | transduce continue starcoder --infill
+    echo "A man <FILL_ME> a horse." | transduce continue run/model --infill
     """
     from transduce.cli.stream import CHUNK_LINES, OutputLine, filter_lines
     from transduce.data.text import arriving_lines

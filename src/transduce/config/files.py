@@ -36,6 +36,7 @@ ADDED_LATER: dict[str, object] = {
     "data.target_tokens": "subwords",
     "data.tags": (),
     "data.noise": (),
+    "data.fill_middle": 0.0,
     "data.normalization": "none",
     "data.sentences_per_line": None,
     "train.task": "translation",

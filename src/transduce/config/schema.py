@@ -147,6 +147,7 @@ class DataConfig:
     noise: tuple[
         str, ...
     ] = ()  # kind:probability, such as typos:0.1: changes of a pair, in each epoch (`data/noise.py`)
+    fill_middle: float = 0.0  # probability, in each epoch, that the middle of a line is last (`data/fill_in_middle.py`)
     source_tokens: Literal["subwords", "words"] = "subwords"  # words: each word of the source text is one token
     # symbols: each word of the target text is one token; labels: each of its lines
     target_tokens: Literal["subwords", "symbols", "labels"] = "subwords"

@@ -119,8 +119,8 @@ RANGES: list[tuple[str, Callable[[float], bool], str]] = [
     (
         "a number from 0 to below 1",
         lambda x: 0 <= x < 1,
-        "model.dropout model.attention_dropout model.ffn_dropout data.bpe_dropout train.label_smoothing "
-        "train.adam_beta2 train.ema_decay",
+        "model.dropout model.attention_dropout model.ffn_dropout data.bpe_dropout data.fill_middle "
+        "train.label_smoothing train.adam_beta2 train.ema_decay",
     ),
 ]
 
@@ -264,6 +264,10 @@ def _task_problems(config: Config) -> list[str]:
         lines.append(f"data.target_tokens='labels': expected 'subwords' or 'symbols' with train.task={task!r}")
     elif TASKS[task].is_of_one_text or TASKS[task].is_of_sound:
         lines += _one_text_problems(config.data, task)
+    if config.data.fill_middle and task != "language_model":
+        lines.append(f"data.fill_middle={config.data.fill_middle}: expected 0 with train.task={task!r}; leave it out")
+    if config.data.fill_middle and config.data.bpe_dropout:
+        lines.append(f"data.bpe_dropout={config.data.bpe_dropout}: expected 0 with data.fill_middle; set it to 0")
     if task in ("preferences", "rewards", "ctc"):
         values = {"label_smoothing": config.train.label_smoothing, "rdrop": config.train.rdrop}
         lines += [

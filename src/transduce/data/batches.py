@@ -16,6 +16,7 @@ from torch import Tensor
 from transduce.config.schema import DataConfig
 from transduce.data.batch_plan import Plan, SortKeys, plan
 from transduce.data.draws import NOISE, row_keys, times_in_epoch
+from transduce.data.fill_in_middle import CUT_TOKENS, MiddleLast
 from transduce.data.noise import NOISE_GROWTH, noisy_rows
 from transduce.data.token_file import TOO_LONG
 from transduce.data.token_store import LINES_IN_MESSAGE, TokenStore
@@ -157,6 +158,8 @@ class Batches:
         self.share = share
         self._collate = collate
         self._noise = config.noise_probabilities
+        self._middle_last = MiddleLast(tokenizer, config.fill_middle) if config.fill_middle else None
+        self._cut_room = math.ceil(CUT_TOKENS * config.fill_middle)  # tokens of each line
         self.usable = 0  # pairs that can be used for training
         self.empty = 0  # pairs with an empty side
         self._most_keys = 0  # sort keys of an epoch, at most
@@ -181,7 +184,7 @@ class Batches:
                 f"{names}: expected weights with which an epoch has at least 1 of the {self.usable:,} usable pairs, "
                 f"not {epoch_pairs:.2g} pairs; give larger weights"
             )
-        self._sort_keys = SortKeys(longest, len(store))
+        self._sort_keys = SortKeys(longest + self._cut_room, len(store))
         self._newest_plan: tuple[int, Plan] | None = None
 
     def stream(self, position: DataPosition) -> Iterator[tuple[list[Batch], DataPosition]]:
@@ -235,7 +238,8 @@ class Batches:
         for first, lengths, weight in self.store.lengths():
             usable = np.flatnonzero(self.is_usable(lengths))
             repeated = np.repeat(usable, times_in_epoch(weight, self.seed, epoch, first, usable))
-            keys[size : size + len(repeated)] = self._sort_keys.pack(first + repeated, lengths[repeated], generator)
+            planned = lengths[repeated].astype(np.int64) + self._cut_room
+            keys[size : size + len(repeated)] = self._sort_keys.pack(first + repeated, planned, generator)
             size += len(repeated)
         return keys[:size]
 
@@ -245,10 +249,13 @@ class Batches:
         if not len(own):
             return []
         rows = src, tgt = self.store.read(own)
-        room = (self.config.batch_tokens - self._budget) * len(own) // len(pairs)
+        room = (self.config.batch_tokens - self._budget) * len(own) // len(pairs) + self._cut_room * len(own)
         if self._noise:
             keys = row_keys(self.seed, epoch, NOISE, own)
             src, tgt = self._fitting(rows, noisy_rows(rows, self._noise, self.tokenizer, keys), room)
+        if self._middle_last:
+            keys = row_keys(self.seed, epoch, NOISE, own)
+            src, tgt = self._fitting(rows, self._middle_last.rows(rows, keys), room)
         if self.config.bpe_dropout:
             src = self._drop_merges(0, src, own, epoch, room - _growth(rows[0], src).sum())
             tgt = self._drop_merges(1, tgt, own, epoch, room - _growth(rows[1], tgt).sum())

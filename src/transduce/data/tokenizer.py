@@ -8,6 +8,7 @@ Both are lossless for any text, and neither turns text into a control id:
     then bytes    bpe: <0x00> to <0xFF>, for characters without a piece of their own
                   wordpiece: the 256 byte letters, first as the start of a word, then within one (with ▁)
     then tags     the words of `data.tags`, such as <2de>: one token at the beginning of a source line, else text
+                  or the three marks of `data.fill_middle`, which `encode` never returns
     then words    bpe: the characters of the training text, then the merged pieces
                   wordpiece: the pieces merged from byte letters
 
@@ -38,7 +39,15 @@ from transduce.data.sentencepiece_pair import SentencePieces
 from transduce.data.subwords import KINDS, bytes_of_letters, document_of, engine_of, fixed_pieces, parts_of, trainer_of
 from transduce.data.symbols import SubwordsAndSymbols
 from transduce.data.text import check_text, is_blank
-from transduce.data.vocabulary import CONTROLS, SPACE, TokenizerLike, fields_of, json_of, split_tag
+from transduce.data.vocabulary import (
+    CONTROLS,
+    MIDDLE_MARKS,
+    SPACE,
+    TokenizerLike,
+    fields_of,
+    json_of,
+    split_tag,
+)
 from transduce.data.words import Words
 from transduce.errors import UserError
 
@@ -54,7 +63,7 @@ class Tokenizer(TokenizerLike):
         side: "source" or "target", where a tag is ordinary text.
         """
         parts = parts_of(text)
-        self.tags = parts.tags if side == "source" else []
+        self.tags = [tag for tag in parts.tags if tag not in MIDDLE_MARKS] if side == "source" else []
         self.kind: str = parts.kind
         self.side = side
         self.vocabulary = list(parts.vocabulary)

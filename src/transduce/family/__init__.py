@@ -38,7 +38,6 @@ What belongs to one member:
 | `reward.py`          | GPT-2  | a scalar head, which judges texts                           |
 | `relative_bias.py`   | T5     | learned numbers for distances, which `positions.py` has too |
 | `span_corruption.py` | T5     | spans of a text, which it learns to restore                 |
-| `fill_in_middle.py`  | GPT-2  | texts whose middle comes last, of StarCoder and CodeLlama   |
 
 | attention                     | paper                            | what changed                                    |
 |-------------------------------|----------------------------------|-------------------------------------------------|

@@ -18,13 +18,14 @@ from transduce.config.validation import validate
 from transduce.console import printable
 from transduce.data import corpora
 from transduce.data.corpora import Corpus
+from transduce.data.fill_in_middle import check_marks
 from transduce.data.held_out import HeldOut
 from transduce.data.noise import MASKS
 from transduce.data.paths import PathsAndText
 from transduce.data.sentences import usual_most
 from transduce.data.symbols import SubwordsAndSymbols
 from transduce.data.tokenizer import Tokenizer
-from transduce.data.vocabulary import TokenizerLike, split_tag
+from transduce.data.vocabulary import MIDDLE_MARKS, TokenizerLike, split_tag
 from transduce.data.words import Words
 from transduce.decoding.segmentation import check_lines
 from transduce.errors import UserError
@@ -252,7 +253,8 @@ class TrainRequest:
         data = self.config.data
         default = "spaces" if self.config.train.task == "translation" else "none"
         normalizes = (data.normalization or default) == "spaces"
-        rules = {"kind": data.tokenizer, "vocab_size": data.vocab_size, "tags": data.tags, "normalizes": normalizes}
+        tags = MIDDLE_MARKS if data.fill_middle else data.tags
+        rules = {"kind": data.tokenizer, "vocab_size": data.vocab_size, "tags": tags, "normalizes": normalizes}
         learn = partial(Tokenizer.learn, **rules)
         pairs = (pair for corpus in self.corpora for pair in corpora.read_pairs(corpus))
         if data.target_tokens == "symbols":
@@ -284,6 +286,8 @@ class TrainRequest:
                 f"data.normalization={config.data.normalization!r}: expected {normalization!r}, as the tokenizer; "
                 "leave it out"
             )
+        if config.data.fill_middle:
+            check_marks(tokenizer)
         n_sentences = config.data.sentences_per_line
         if n_sentences is None:
             n_sentences = run.data.sentences_per_line if run else self.count_sentences()

@@ -221,6 +221,8 @@ def test_settings_that_do_not_fit_the_task_are_named() -> None:
         "data.target_tokens='symbols': expected 'subwords' with train.task='language_model'",
         "data.tags=<2de>: must not be set with train.task='language_model'",
     ]
+    (line,) = problems(replace(CONFIG, data=replace(CONFIG.data, fill_middle=0.5)))
+    assert line == "data.bpe_dropout=0.05: expected 0 with data.fill_middle; set it to 0"
     (line,) = problems(Config(train=CONFIG.train))
     expected = "expected 'gpt2' or 'llama' or 'palm' or 'synthesizer' or 't6' or 'performer' or "
     expected += "'transformer_xl' or 'decoder' or 'hyena' or 'mamba' or 'rwkv'"

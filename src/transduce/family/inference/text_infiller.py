@@ -1,16 +1,16 @@
-"""Models that fill the middle of a text, by what is before and after it: StarCoder and CodeLlama."""
+"""Models that fill the middle of a text, by what is before and after it: StarCoder, CodeLlama, or trained here."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer
 
+from transduce.data.fill_in_middle import Marks, tokenizer_of_part
+from transduce.data.vocabulary import CONTROLS, EOS, MIDDLE_MARKS
 from transduce.errors import UserError
-from transduce.family.fill_in_middle import Marks
 from transduce.family.hugging_face.folder import Member
 from transduce.family.inference.language_model import LanguageModel
 from transduce.family.inference.tokenizer import encode_texts, tokenizer_of
@@ -21,15 +21,15 @@ NAMES = {
     "StarCoder": ("<fim_prefix>", "<fim_suffix>", "<fim_middle>", "<|endoftext|>"),
     "SantaCoder": ("<fim-prefix>", "<fim-suffix>", "<fim-middle>", "<|endoftext|>"),
     "CodeLlama": ("▁<PRE>", "▁<SUF>", "▁<MID>", "▁<EOT>"),
+    "data.fill_middle": (*MIDDLE_MARKS, CONTROLS[EOS]),
 }
-WITHOUT_SPACE = {"prepend_scheme": "never", "add_prefix_space": False}  # settings of a tokenizer.json
 
 
 class TextInfiller(LanguageModel):
     """A language model that fills the place `<FILL_ME>` of a text. A text without it is continued.
 
-    The attribute `suffix_first` is True for the order SPM. Raises UserError for a model whose tokenizer has no tokens
-    for the parts of a text.
+    The attribute `suffix_first` is True for the order SPM, which a model that was trained here does not know. Raises
+    UserError for a model whose tokenizer has no tokens for the parts of a text.
     """
 
     def __init__(self, member: Member, folder: Path | str = "the folder", *, precision: str = "fp32") -> None:
@@ -44,12 +44,12 @@ class TextInfiller(LanguageModel):
         self.suffix_first = False
 
     @cached_property
-    def _tokenizer_of_suffixes(self) -> Tokenizer:
-        """The tokenizer without the space that it puts before a text: a suffix has none."""
+    def _tokenizers_of_parts(self) -> list[Tokenizer]:
+        """The tokenizer of prefixes, and the tokenizer of suffixes."""
         content = json.loads(self.member.files["tokenizer.json"])
-        parts = {name: json.dumps(content.get(name)) for name in ("normalizer", "pre_tokenizer")}
-        content |= {name: json.loads(part, object_hook=_without_space) for name, part in parts.items()}
-        return tokenizer_of(replace(self.member, files={"tokenizer.json": json.dumps(content).encode()}), self.folder)
+        files = [json.dumps(tokenizer_of_part(content, is_first=is_first)).encode() for is_first in (True, False)]
+        members = [replace(self.member, files={"tokenizer.json": file}) for file in files]
+        return [tokenizer_of(member, self.folder) for member in members]
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         return [self._prompt(*text.partition(PLACE)) for text in texts]
@@ -59,20 +59,12 @@ class TextInfiller(LanguageModel):
         if not place:
             return super()._ids([prefix])[0]
         start = super()._ids([""])[0]
-        parts = (self.tokenizer, prefix), (self._tokenizer_of_suffixes, suffix)
         ids = [
             encode_texts(tokenizer, [text], self.member, self.folder, add_special_tokens=False)[0].ids
-            for tokenizer, text in parts
+            for tokenizer, text in zip(self._tokenizers_of_parts, (prefix, suffix), strict=True)
         ]
         return [*start, *self.marks.prompt(*ids, suffix_first=self.suffix_first)]
 
     def _problem(self, text: str, ids: Sequence[int] | None) -> str | None:
         n_places = text.count(PLACE)
         return f"expected one {PLACE}, not {n_places:,}" if n_places > 1 else super()._problem(text, ids)
-
-
-def _without_space(part: dict[str, Any]) -> dict[str, Any]:
-    """Return an object of a tokenizer.json without the space that it puts before a text."""
-    if part.get("type") == "Prepend":
-        return {"type": "Sequence", "normalizers": []}
-    return {key: WITHOUT_SPACE.get(key, value) for key, value in part.items()}

@@ -1,8 +1,7 @@
-"""Fill in the middle: the change of the texts, and models that learn from them or have learned."""
+"""Fill in the middle: models that learn it here, and models in Hugging Face's form that have learned it."""
 
 import json
 import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,92 +13,91 @@ from support.command_line import assert_mistake
 from support.hugging_face import disturb
 from support.small_members import TEXT, gpt2_folder, tokenizer_json
 from support.toy_task import CommandResult, write_lines
+from support.trainings import train, with_train
 from tokenizers import Tokenizer, decoders, models, normalizers, trainers
-from torch.nn import functional as F
 
+from transduce.config.schema import Config, DataConfig, TrainConfig
+from transduce.data.corpora import Corpus
+from transduce.data.fill_in_middle import MiddleLast
+from transduce.data.vocabulary import EOS
 from transduce.errors import UserError
 from transduce.family.configs import GPT2Config, LlamaConfig
-from transduce.family.fill_in_middle import Marks, training_ids
 from transduce.family.gpt2 import GPT2
 from transduce.family.hugging_face.folder import Member, write_member
 from transduce.family.inference.continuation import continue_ids
 from transduce.family.inference.language_model import LanguageModel
 from transduce.family.inference.text_infiller import NAMES, TextInfiller
 from transduce.family.llama import Llama
+from transduce.storage.model_folder import load_model
 
-MARKS = Marks(prefix=900, suffix=901, middle=902, end=903)
-
-
-def codes(text: str) -> list[int]:
-    return [ord(character) for character in text]
-
-
-def test_the_orders_are_those_of_the_paper() -> None:
-    assert MARKS.prompt([1, 2], [3]) == [900, 1, 2, 901, 3, 902]
-    assert MARKS.prompt([1, 2], [3], suffix_first=True) == [900, 901, 3, 902, 1, 2]
-
-
-def restored(ids: list[int]) -> tuple[str, str]:
-    """Return the order and the text of the ids of a training."""
-    assert ids.pop() == 903
-    if 900 not in ids:
-        return "as it is", "".join(map(chr, ids))
-    assert ids[0] == 900
-    suffix, middle = ids.index(901), ids.index(902)
-    if suffix == 1:
-        return "SPM", "".join(map(chr, [*ids[middle + 1 :], *ids[2:middle]]))
-    return "PSM", "".join(map(chr, [*ids[1:suffix], *ids[middle + 1 :], *ids[suffix + 1 : middle]]))
+LETTERS = "abcdefghij"
+ALPHABETS = [LETTERS[start:end] for start in range(8) for end in range(start + 3, 11)]
+CONFIG = Config(
+    GPT2Config(d_model=48, n_layers=2, n_heads=4, multi_query=True, max_positions=40, dropout=0.0),
+    DataConfig(vocab_size=300, batch_tokens=800, max_tokens=40, fill_middle=0.8),
+    TrainConfig(
+        task="language_model",
+        max_steps=300,
+        warmup_steps=60,
+        decay_steps=150,
+        label_smoothing=0.0,
+        use="last",
+        evaluate_every_steps=150,
+        checkpoint_every_steps=150,
+    ),
+)
 
 
-@pytest.mark.parametrize("text", ["", "a", "def f(x):\n  return x", "Zürich " * 100])
-def test_every_order_has_the_whole_text(text: str) -> None:
-    generator, orders = np.random.default_rng(1), Counter[str]()
-    for _ in range(2_000):
-        order, again = restored(training_ids(text, codes, MARKS, generator, rate=0.6, spm_rate=0.25))
-        assert again == text
-        orders[order] += 1
-    assert orders["as it is"] / 2_000 == pytest.approx(0.4, abs=0.04)
-    if len(text) > 100:  # without a prefix, the orders are the same
-        assert orders["SPM"] / (orders["SPM"] + orders["PSM"]) == pytest.approx(0.25, abs=0.04)
+def train_in(folder: Path, config: Config) -> Path:
+    """Train on lines of successive letters, and return the folder of the model."""
+    text = write_lines(folder / "text", [" ".join(letters) for letters in ALPHABETS if letters not in NEW] * 20)
+    valid = write_lines(folder / "valid", [" ".join(letters) for letters in NEW])
+    return train(config, train=[Corpus(text)], valid=[valid], out=folder / "run")
 
 
-def test_all_cuts_are_drawn() -> None:
-    generator, lengths = np.random.default_rng(1), Counter[int]()
-    for _ in range(2_000):
-        ids = training_ids("abc", codes, MARKS, generator, rate=1, spm_rate=0)
-        lengths[len(ids) - ids.index(902) - 2] += 1
-    assert [round(16 * lengths[n] / 2_000) for n in range(4)] == [4, 6, 4, 2]  # of 4 x 4 pairs of cuts
+NEW = ALPHABETS[3::5]  # lines that the training text does not have
 
 
 @pytest.mark.slow
-def test_a_model_learns_to_fill_places_from_both_sides() -> None:
-    """A text counts from one number to another: where the middle begins is in the prefix, its end in the suffix."""
-    torch.manual_seed(1)
-    generator, marks = np.random.default_rng(1), Marks(12, 13, 14, 15)
+def test_a_trained_model_fills_places_from_both_sides(cli: Callable[..., CommandResult], tmp_path: Path) -> None:
+    """Where the middle begins is in the prefix, and its end in the suffix: from one side, few would be right."""
+    folder = train_in(tmp_path, CONFIG)
+    lines = [f"{letters[0]} <FILL_ME> {letters[-1]}" for letters in NEW]
+    result = cli("continue", folder, "--infill", "--input", write_lines(tmp_path / "lines", lines))
+    outputs = result.out.decode().splitlines()
+    assert result.code == 0 and len(NEW) == 7
+    assert sum(output == " ".join(letters) for output, letters in zip(outputs, NEW, strict=True)) >= 5
+    plain = cli("continue", folder, "--input", write_lines(tmp_path / "beginnings", ["a b c"] * 2))
+    assert plain.out.decode().splitlines()[0].startswith("a b c d e")  # it has also learned whole lines
 
-    def text() -> str:
-        start, end = sorted(generator.choice(12, size=2, replace=False))
-        return "".join(map(chr, range(start, end + 1)))
 
-    model = GPT2(
-        GPT2Config(vocab_size=16, d_model=64, n_layers=2, n_heads=4, multi_query=True, max_positions=16, dropout=0.0)
-    )
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, 500)
-    for _ in range(500):
-        rows = [training_ids(text(), codes, marks, generator, rate=0.9) for _ in range(32)]
-        ids = torch.tensor([row + [marks.end] * (16 - len(row)) for row in rows])
-        loss = F.cross_entropy(model(ids)[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        schedule.step()
-    model.eval()
-    texts = [codes(text()) for _ in range(200)]
-    for suffix_first in (False, True):
-        prompts = [marks.prompt(ids[:1], ids[-1:], suffix_first=suffix_first) for ids in texts]
-        outputs = continue_ids(model, prompts, [marks.end])
-        assert sum(output.ids == ids[1:-1] for output, ids in zip(outputs, texts, strict=True)) >= 190
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of one step, which has the tokens of a trained one."""
+    config = with_train(CONFIG, max_steps=1, decay_steps=0, evaluate_every_steps=1, checkpoint_every_steps=1)
+    return train_in(tmp_path_factory.mktemp("untrained"), config)
+
+
+@pytest.mark.parametrize(("before", "after"), [("a b ", " f"), ("a b", "f"), ("", "b c"), ("a", ""), ("a  ", "  b")])
+def test_a_prompt_is_what_the_training_writes(untrained: Path, before: str, after: str) -> None:
+    """The ids of `MiddleLast` up to the mark of the middle, after the start of a line."""
+    infiller = TextInfiller.load(untrained)
+    assert infiller.ends == [EOS]
+    (prompt,) = infiller._ids([f"{before}<FILL_ME>{after}"])
+    tokenizer = load_model(untrained).tokenizer
+    pieces = "".join(tokenizer.pieces(prompt)).replace("▁", " ")
+    assert pieces == f"<s><fim_prefix>{' ' if before else ''}{before}<fim_suffix>{after}<fim_middle>"
+    row, keys = np.array(tokenizer.encode(f"{before}c{after}")), np.arange(1_000, dtype=np.uint64)
+    rows, _ = MiddleLast(tokenizer, 0.99).rows(([row] * len(keys), [row] * len(keys)), keys)
+    assert prompt[1:] in [ids[: len(prompt) - 1].tolist() for ids in rows]
+
+
+def test_the_exported_folder_fills_places(untrained: Path, cli: Callable[..., CommandResult], tmp_path: Path) -> None:
+    assert cli("export", untrained, "--to", "huggingface", "--out", tmp_path / "folder").code == 0
+    line = "a <FILL_ME> e"
+    ours, theirs = TextInfiller.load(untrained), TextInfiller.load(tmp_path / "folder")
+    assert theirs._ids([line]) == ours._ids([line])
+    assert theirs.continue_(line, max_tokens=5) == ours.continue_(line, max_tokens=5)
 
 
 # ---- folders -----------------------------------------------------------------------------------------------------
