@@ -120,8 +120,8 @@ def test_it_is_written_in_hugging_faces_form(form: str, tmp_path: Path) -> None:
     [
         ({"do_stable_layer_norm": True}, "do_stable_layer_norm=True: expected False"),
         ({"conv_dim": [12, 12, 8]}, "conv_dim=.*: expected equal numbers"),
-        ({"conv_kernel": [5, 0, 2]}, "conv_kernel=.*: expected 1 to 20 integers"),
-        ({"conv_kernel": "532"}, "conv_kernel='532': expected 1 to 20 integers"),
+        ({"conv_kernel": [5, 0, 2]}, "conv_kernel=.*: expected integers from 1 to 10,000"),
+        ({"conv_kernel": "532"}, "conv_kernel='532': expected a list of 1 to 20 integers"),
         ({"conv_stride": [3, 2]}, "conv_stride=.*: expected as many numbers as conv_kernel"),
         ({"num_conv_pos_embedding_groups": 5}, "num_conv_pos_embedding_groups=5: expected a divisor of hidden_size"),
         ({"pad_token_id": 3}, "pad_token_id=3: expected 0"),

@@ -3,7 +3,7 @@
 from transduce.errors import UserError
 from transduce.family.bert import Bert
 from transduce.family.configs import BertConfig
-from transduce.family.hugging_face.conversion import Conversion, Entry, linear
+from transduce.family.hugging_face.conversion import Conversion, Entry, layer_entries, linear
 from transduce.family.hugging_face.settings import Settings, label_settings
 
 # The heads of an architecture, by the names of the arguments of `Bert`.
@@ -14,6 +14,10 @@ HEADS = {
     "BertForPreTraining": ("words", "pooler", "next_sentence"),
     "BertForSequenceClassification": ("pooler", "classifier"),
 }
+LAYER = """
+attention.output.LayerNorm attention.self.query attention.self.key attention.self.value attention.output.dense
+output.LayerNorm intermediate.dense output.dense
+"""
 
 
 def build(settings: Settings) -> Bert:
@@ -94,14 +98,7 @@ def entries_of(model: Bert) -> list[Entry]:
     ]
     entries += linear(f"{prefix}embeddings.LayerNorm", "encoder.norm")
     for i in range(len(model.encoder.layers)):
-        theirs, ours = f"{prefix}encoder.layer.{i}", f"encoder.layers.{i}"
-        for name, letter in (("query", "q"), ("key", "k"), ("value", "v")):
-            entries += linear(f"{theirs}.attention.self.{name}", f"{ours}.self_attention.w_{letter}")
-        entries += linear(f"{theirs}.attention.output.dense", f"{ours}.self_attention.w_o")
-        entries += linear(f"{theirs}.attention.output.LayerNorm", f"{ours}.residuals.0.norm")
-        entries += linear(f"{theirs}.intermediate.dense", f"{ours}.feed_forward.w_1")
-        entries += linear(f"{theirs}.output.dense", f"{ours}.feed_forward.w_2")
-        entries += linear(f"{theirs}.output.LayerNorm", f"{ours}.residuals.1.norm")
+        entries += layer_entries(f"{prefix}encoder.layer.{i}", f"encoder.layers.{i}", LAYER)
     if model.pooler is not None:
         entries += linear(f"{prefix}pooler.dense", "pooler.linear")
     if model.words is not None:

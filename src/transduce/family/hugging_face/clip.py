@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from transduce.family.hugging_face.conversion import Conversion, Entry, linear
+from transduce.family.hugging_face.conversion import Conversion, Entry, layer_entries, linear
 from transduce.family.hugging_face.settings import Settings
-from transduce.family.hugging_face.vit import layer_entries
 from transduce.family.images.clip import Clip
 from transduce.family.images.configs import ClipConfig, ViTConfig
 

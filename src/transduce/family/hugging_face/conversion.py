@@ -68,6 +68,19 @@ def linear(theirs: str, *ours: str, is_transposed: bool = False) -> list[Entry]:
     return [weight, Entry(f"{theirs}.bias", names["bias"])]
 
 
+# The parts of a layer of an encoder, each with a weight and a bias.
+PARTS = (
+    "residuals.0.norm self_attention.w_q self_attention.w_k self_attention.w_v self_attention.w_o "
+    "residuals.1.norm feed_forward.w_1 feed_forward.w_2"
+).split()
+
+
+def layer_entries(theirs: str, ours: str, names: str) -> list[Entry]:
+    """Return the entries of a layer of an encoder. names: their names of PARTS, with spaces between them."""
+    pairs = zip(names.split(), PARTS, strict=True)
+    return [entry for name, part in pairs for entry in linear(f"{theirs}.{name}", f"{ours}.{part}")]
+
+
 def their_shapes(entries: Sequence[Entry], model: nn.Module) -> dict[str, Shape]:
     """Return the shape of each tensor of the file that holds the parameters of `model`."""
     parameters = {name: parameter.detach().to("meta") for name, parameter in model.named_parameters()}

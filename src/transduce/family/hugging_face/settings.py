@@ -54,13 +54,18 @@ class Settings:
             raise self.refusal(key, f"a multiple of {multiple_of}={self.size(multiple_of)}")
         return value
 
-    def sizes(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        """Return positive integers, one for each stage of a model. default: their values where they are absent."""
+    def sizes(
+        self, key: str, default: tuple[int, ...], *, most: int = MOST_LAYERS, most_values: int = MOST_STAGES
+    ) -> tuple[int, ...]:
+        """Return positive integers, such as one for each stage of a model. default: their values where they are absent.
+
+        most: maximum of each. most_values: maximum number of them.
+        """
         values = default if self.get(key) is None else self.get(key)
-        if not isinstance(values, list | tuple) or not 1 <= len(values) <= MOST_STAGES:
-            raise self.refusal(key, f"a list of 1 to {MOST_STAGES} integers")
-        if any(type(value) is not int or not 1 <= value <= MOST_LAYERS for value in values):
-            raise self.refusal(key, f"integers from 1 to {MOST_LAYERS:,}")
+        if not isinstance(values, list | tuple) or not 1 <= len(values) <= most_values:
+            raise self.refusal(key, f"a list of 1 to {most_values} integers")
+        if any(type(value) is not int or not 1 <= value <= most for value in values):
+            raise self.refusal(key, f"integers from 1 to {most:,}")
         return tuple(values)
 
     def depths(self, key: str, default: tuple[int, ...]) -> tuple[int, ...]:

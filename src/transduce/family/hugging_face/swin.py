@@ -1,8 +1,7 @@
 """Swin in Hugging Face's files."""
 
-from transduce.family.hugging_face.conversion import Conversion, Entry, linear
+from transduce.family.hugging_face.conversion import Conversion, Entry, layer_entries, linear
 from transduce.family.hugging_face.settings import Settings, label_settings
-from transduce.family.hugging_face.vit import layer_entries
 from transduce.family.images.configs import SwinConfig
 from transduce.family.images.swin import Swin
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from transduce.family.hugging_face.conversion import Conversion, Entry, linear
+from transduce.family.hugging_face.conversion import Conversion, Entry, layer_entries, linear
 from transduce.family.hugging_face.settings import Settings, label_settings
 from transduce.family.images.configs import ViTConfig
 from transduce.family.images.vit import PatchEncoder, ViT
@@ -11,10 +11,6 @@ LAYER = """
 layernorm_before attention.attention.query attention.attention.key attention.attention.value attention.output.dense
 layernorm_after intermediate.dense output.dense
 """
-PARTS = (
-    "residuals.0.norm self_attention.w_q self_attention.w_k self_attention.w_v self_attention.w_o "
-    "residuals.1.norm feed_forward.w_1 feed_forward.w_2"
-).split()
 
 
 def build(settings: Settings) -> ViT:
@@ -73,12 +69,6 @@ def encoder_entries(prefix: str, model: PatchEncoder, layer: str = LAYER) -> lis
     for i in range(len(model.layers)):
         entries += layer_entries(f"{prefix}.encoder.layer.{i}", f"layers.{i}", layer)
     return entries + linear(f"{prefix}.layernorm", "norm")
-
-
-def layer_entries(theirs: str, ours: str, names: str) -> list[Entry]:
-    """Return the tensors of a layer. names: their names of the eight parts, norms, attention and feed-forward."""
-    pairs = zip(names.split(), PARTS, strict=True)
-    return [entry for name, part in pairs for entry in linear(f"{theirs}.{name}", f"{ours}.{part}")]
 
 
 def entries_of(model: ViT) -> list[Entry]:

@@ -1,14 +1,16 @@
 """wav2vec 2.0 in Hugging Face's files."""
 
-from collections.abc import Sequence
-
-from transduce.family.hugging_face.conversion import Conversion, Entry, linear
+from transduce.family.hugging_face.conversion import Conversion, Entry, layer_entries, linear
 from transduce.family.hugging_face.settings import Settings
 from transduce.family.sound.configs import Wav2Vec2Config
 from transduce.family.sound.ctc import BLANK
 from transduce.family.sound.wav2vec2 import Wav2Vec2
 
 CONVOLUTIONS = Wav2Vec2Config()
+LAYER = """
+layer_norm attention.q_proj attention.k_proj attention.v_proj attention.out_proj
+final_layer_norm feed_forward.intermediate_dense feed_forward.output_dense
+"""
 
 
 def build(settings: Settings) -> Wav2Vec2:
@@ -24,9 +26,10 @@ def build(settings: Settings) -> Wav2Vec2:
         settings.one_of("do_stable_layer_norm", is_pre)
     if is_pre or settings.get("conv_bias") is not None:
         settings.one_of("conv_bias", is_pre)
-    kernels = _sizes(settings, "conv_kernel", CONVOLUTIONS.kernels)
-    strides = _sizes(settings, "conv_stride", CONVOLUTIONS.strides)
-    channels = _sizes(settings, "conv_dim", [CONVOLUTIONS.n_channels] * len(kernels))
+    limits = {"most": 10_000, "most_values": 20}
+    kernels = settings.sizes("conv_kernel", CONVOLUTIONS.kernels, **limits)
+    strides = settings.sizes("conv_stride", CONVOLUTIONS.strides, **limits)
+    channels = settings.sizes("conv_dim", (CONVOLUTIONS.n_channels,) * len(kernels), **limits)
     if len({*channels}) != 1:
         raise settings.refusal("conv_dim", "equal numbers")
     if len(strides) != len(kernels):
@@ -50,18 +53,6 @@ def build(settings: Settings) -> Wav2Vec2:
         dropout=settings.number("hidden_dropout", 0.1, below=1),
     )
     return Wav2Vec2(config)
-
-
-def _sizes(settings: Settings, key: str, default: Sequence[int]) -> tuple[int, ...]:
-    """Return a list of sizes. default: its value where it is absent."""
-    sizes = default if settings.get(key) is None else settings.get(key)
-    if (
-        not isinstance(sizes, list | tuple)
-        or not 0 < len(sizes) <= 20
-        or not all(type(size) is int and 1 <= size <= 10_000 for size in sizes)
-    ):
-        raise settings.refusal(key, "1 to 20 integers, each from 1 to 10,000")
-    return tuple(sizes)
 
 
 def settings_of(model: Wav2Vec2) -> dict[str, object]:
@@ -112,13 +103,7 @@ def entries_of(model: Wav2Vec2) -> list[Entry]:
         *linear("wav2vec2.encoder.layer_norm", "norm"),
     ]
     for i in range(len(model.layers)):
-        theirs, ours = f"wav2vec2.encoder.layers.{i}", f"layers.{i}"
-        for name, letter in (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("out_proj", "o")):
-            entries += linear(f"{theirs}.attention.{name}", f"{ours}.self_attention.w_{letter}")
-        entries += linear(f"{theirs}.layer_norm", f"{ours}.residuals.0.norm")
-        entries += linear(f"{theirs}.feed_forward.intermediate_dense", f"{ours}.feed_forward.w_1")
-        entries += linear(f"{theirs}.feed_forward.output_dense", f"{ours}.feed_forward.w_2")
-        entries += linear(f"{theirs}.final_layer_norm", f"{ours}.residuals.1.norm")
+        entries += layer_entries(f"wav2vec2.encoder.layers.{i}", f"layers.{i}", LAYER)
     return entries + linear("lm_head", "output")
 
 
