@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from transduce.config.schema import Noise, SearchConfig
+from transduce.config.schema import NoiseKind, SearchConfig
 from transduce.console import printable
 from transduce.data.corpora import Corpus, read_pairs
 from transduce.data.noise import add_noise
@@ -87,7 +87,7 @@ def evaluate_model(
     translator: "Translator",
     test_set: TestSet,
     options: DecodingOptions,
-    noise: Sequence[Noise] = (),
+    noise: Sequence[NoiseKind] = (),
     more_scores: MoreScores | None = None,
 ) -> Evaluation:
     """Translate the source of `test_set` and score the translations.
@@ -130,7 +130,7 @@ def evaluate_model(
     )
 
 
-def _with_noise(name: Noise, texts: Sequence[Sequence[str]], tokenizer: "TokenizerLike") -> list[list[str]]:
+def _with_noise(name: NoiseKind, texts: Sequence[Sequence[str]], tokenizer: "TokenizerLike") -> list[list[str]]:
     """Return sources and references with noise of a kind on each line. A tag stays before its line."""
     sources, *references = texts
     noisy: list[list[str]] = [[] for _ in texts]

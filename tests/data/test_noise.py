@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.small_texts import PAIRS, open_one, write_corpus
 
-from transduce.config.schema import Config, DataConfig, Noise
+from transduce.config.schema import Config, DataConfig, NoiseKind
 from transduce.data.batches import Batches, DataPosition
 from transduce.data.corpora import Corpus
 from transduce.data.noise import CHANGES, EMOJI, MASKS, NOISE_GROWTH, add_noise, noisy_rows
@@ -21,20 +21,20 @@ from transduce.data.vocabulary import EOS
 from transduce.storage.run_request import TrainRequest
 
 PAIR = ("Anna Weber, 34, doesn't like the weather.", "Anna Weber, 34, mag das Wetter auf der Straße nicht.")
-ALL: dict[Noise, float] = dict.fromkeys(get_args(Noise), 1.0)
+ALL: dict[NoiseKind, float] = dict.fromkeys(get_args(NoiseKind), 1.0)
 BOTH_SIDES = {"capitals", "emoji", "urls", "masks"}
 
 
-def noisy(kind: Noise, seed: int = 0) -> tuple[str, str]:
+def noisy(kind: NoiseKind, seed: int = 0) -> tuple[str, str]:
     return add_noise(PAIR, {kind: 1}, Random(seed))
 
 
 def test_all_kinds_have_a_change_and_a_growth() -> None:
-    assert [*CHANGES] == [*NOISE_GROWTH] == [*get_args(Noise)]
+    assert [*CHANGES] == [*NOISE_GROWTH] == [*get_args(NoiseKind)]
 
 
-@pytest.mark.parametrize("kind", get_args(Noise))
-def test_a_kind_changes_both_sides_or_only_the_source(kind: Noise) -> None:
+@pytest.mark.parametrize("kind", get_args(NoiseKind))
+def test_a_kind_changes_both_sides_or_only_the_source(kind: NoiseKind) -> None:
     for seed in range(50):
         src, tgt = noisy(kind, seed)
         assert src != PAIR[0] and (tgt != PAIR[1]) == (kind in BOTH_SIDES)
@@ -58,7 +58,7 @@ def test_a_line_has_few_typos_and_few_wrong_spaces() -> None:
 
 
 @pytest.mark.parametrize("kind", ["emoji", "urls", "masks"])
-def test_both_sides_get_the_same_insertions(kind: Noise) -> None:
+def test_both_sides_get_the_same_insertions(kind: NoiseKind) -> None:
     pattern = {"emoji": f"[{''.join(EMOJI)}]", "masks": f"[{''.join(MASKS)}]"}.get(kind, r"(?:https?://|www)\S+")
     places = set()
     for seed in range(60):
@@ -81,7 +81,7 @@ def test_half_of_the_masks_touch_the_same_marks_on_both_sides() -> None:
 
 def test_no_side_becomes_blank_and_short_lines_are_no_problem() -> None:
     for text in ("a", "...", "?", "ß", "1", "Hund"):
-        for kind in get_args(Noise):
+        for kind in get_args(NoiseKind):
             src, tgt = add_noise((text, text), {kind: 1}, Random(1))
             assert src.strip() and tgt.strip()
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from transduce.decoding.beam import Beam, beam_of
 from transduce.decoding.decoder import Decoder, EnsembleState, ensemble, most_likely
 from transduce.decoding.hypothesis import Request
-from transduce.decoding.rows import Greedy, Outcome
+from transduce.decoding.rows import Greedy, SentenceOutcome
 from transduce.decoding.search import beam_search
 
 
@@ -52,11 +52,11 @@ RequestOf = Callable[[Sequence[int]], Request]
 
 def run(
     decoder: Decoder[Paths], request_of: RequestOf, n_best: Sequence[int], seed: int, dropped: Sequence[int] = ()
-) -> dict[int, Outcome]:
+) -> dict[int, SentenceOutcome]:
     """Search all sentences, which join at random steps, a few at a time; `dropped` ones leave at random steps."""
     chance, waiting = random.Random(seed), list(range(len(n_best)))
     chance.shuffle(waiting)
-    beam, sentences, outcomes = beam_of(decoder, request_of([])), dict[int, int](), dict[int, Outcome]()
+    beam, sentences, outcomes = beam_of(decoder, request_of([])), dict[int, int](), dict[int, SentenceOutcome]()
     while waiting or len(beam):
         while waiting and (not len(beam) or chance.random() < 0.4):
             size = chance.randint(1, 5)
@@ -118,7 +118,7 @@ def test_an_error_of_the_decoder_leaves_the_beam_as_it_was() -> None:
         return decoder.step(last_ids, state)
 
     request = request_for([9] * 4, beam_size=2)
-    beam, outcomes = beam_of(Decoder(step, join=Paths.join), request), dict[int, Outcome]()
+    beam, outcomes = beam_of(Decoder(step, join=Paths.join), request), dict[int, SentenceOutcome]()
     beam.admit(start(range(4)), request, [1] * 4)
     while len(beam):
         fails[0] = True
@@ -170,7 +170,7 @@ def test_a_decoder_that_cannot_join_can_admit_only_when_empty() -> None:
 def test_an_ensemble_joins_if_all_its_decoders_do() -> None:
     first, second = decoder_of(random_table(1)), decoder_of(random_table(2))
     together, request = ensemble([first, second]), request_for([6], beam_size=2)
-    beam, outcomes = beam_of(together, request), dict[int, Outcome]()
+    beam, outcomes = beam_of(together, request), dict[int, SentenceOutcome]()
     for i in range(5):
         beam.admit(EnsembleState([start([i])] * 2), request, [2])
         outcomes |= beam.step()

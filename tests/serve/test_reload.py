@@ -21,7 +21,7 @@ from support.toy_task import Toy
 from transduce.cli.serve import Loader
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
-from transduce.serve.app import State
+from transduce.serve.app import ServiceState
 from transduce.serve.generation import Description, Generation, Generations, Loaded
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
@@ -67,7 +67,7 @@ async def translate(app: Callable[..., Any]) -> Any:
 
 def test_a_request_ends_with_the_models_with_which_it_began(log: Log) -> None:
     metrics, old, new = Metrics(), Reverser(), Shouter()
-    options, state = DecodingOptions(), State()
+    options, state = DecodingOptions(), ServiceState()
     generations = Generations(
         lambda each: Generation(each, options, metrics, log, state), loaded(old, "first"), metrics
     )
@@ -92,7 +92,7 @@ def test_a_request_ends_with_the_models_with_which_it_began(log: Log) -> None:
 
 
 def test_a_model_whose_translation_fails_does_not_replace_another(log: Log) -> None:
-    metrics, options, state = Metrics(), DecodingOptions(), State()
+    metrics, options, state = Metrics(), DecodingOptions(), ServiceState()
     generations = Generations(
         lambda each: Generation(each, options, metrics, log, state), loaded(Reverser(), "first"), metrics
     )

@@ -21,9 +21,9 @@ from transduce.studies import attention, attention_forms
 from transduce.studies.attention import evaluate, model_of, run_attention, task_of, token_texts
 from transduce.studies.attention_forms import (
     SIZES,
+    AttentionShape,
     AttentionSizes,
     Pass,
-    Shape,
     forms,
     layers,
     measure,
@@ -76,7 +76,7 @@ def test_the_peak_is_what_is_held_at_once() -> None:
 
 def test_the_fused_kernel_holds_no_square_of_weights() -> None:
     names = ("fused", "reference", "window", "online")
-    sizes = {name: [Pass(FORM[name], Shape(n, 8, 64)).peak_bytes() for n in (256, 512)] for name in names}
+    sizes = {name: [Pass(FORM[name], AttentionShape(n, 8, 64)).peak_bytes() for n in (256, 512)] for name in names}
     assert all(sizes[name][1] < 2.1 * sizes[name][0] for name in ("fused", "window", "online"))
     assert sizes["reference"][1] > 3.5 * sizes["reference"][0]
     assert sizes["fused"][1] < sizes["window"][1] < sizes["reference"][1]
@@ -102,7 +102,7 @@ def test_a_layer_that_is_measured_is_that_of_a_model(name: str) -> None:
     """The layer of the row in Llama, T6, BERT and Longformer gives the same output under the same mask."""
     row = {"layer-llama": "llama", "layer-tpa": "tpa", "layer-bert": "fused-both", "layer-longformer": "longformer"}
     torch.manual_seed(1)
-    layer = LAYER[name].make(Shape(24, 2, 8))
+    layer = LAYER[name].make(AttentionShape(24, 2, 8))
     model: Any = model_of(ROW[row[name]], 20, TINY)
     stack = model if LAYER[name].causal else model.bert.encoder
     attention = stack.layers[0].self_attention
@@ -115,7 +115,7 @@ def test_a_layer_that_is_measured_is_that_of_a_model(name: str) -> None:
 
 
 def test_the_measured_longformer_has_a_global_position_with_projections_of_its_own() -> None:
-    layer = LAYER["layer-longformer"].make(Shape(300, 2, 8))
+    layer = LAYER["layer-longformer"].make(AttentionShape(300, 2, 8))
     x, mask = torch.randn(1, 300, 16), torch.ones(1, 1, 1, 300, dtype=torch.bool)
     changed = x.clone()
     changed[0, 299] += 1

@@ -23,7 +23,7 @@ from transduce.config.schema import Config
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DEFAULTS, DecodingOptions
 from transduce.decoding.phrases.terms import Terms
-from transduce.serve.app import State, application
+from transduce.serve.app import ServiceState, application
 from transduce.serve.engine import Engine
 from transduce.serve.keys import ApiKey
 from transduce.serve.logs import Log
@@ -124,7 +124,7 @@ class Served:
         self.service = Service(self.models, self.queue, self.metrics, DecodingOptions(), settings.limits)
         self.settings = settings
         self.observer = ConnectionObserver(settings, self.metrics, self.logger)
-        self.state = State()
+        self.state = ServiceState()
         self.app = application(self.service, settings, self.state, self.logger)
         self.log: list[dict[str, Any]] = []
         self.log_text = ""

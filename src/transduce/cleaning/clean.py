@@ -32,13 +32,14 @@ from safetensors.numpy import load_file, save
 
 from transduce.cleaning.check import examine, refuse_unequal
 from transduce.cleaning.corpus_report import Findings
-from transduce.cleaning.misfits import FOLDS, LEAST_PAIRS, SAMPLE_PAIRS, Misfits, Pair, learn_misfits
+from transduce.cleaning.misfits import FOLDS, LEAST_PAIRS, SAMPLE_PAIRS, Misfits, learn_misfits
 from transduce.cleaning.near_copies import NearCopies
 from transduce.cleaning.progress import JobProgress, tracked
 from transduce.data import text
 from transduce.data.compression import open_text
 from transduce.data.corpora import Corpus
 from transduce.data.languages import Identifier, language_identifier
+from transduce.data.text import LinePair
 from transduce.data.tokenize_corpus import cores
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import write_file
@@ -185,7 +186,7 @@ def read_raw(corpus: Corpus) -> Iterator[tuple[bytes, bytes]]:
         yield from zip(text.raw_lines(src, f"{corpus.src}"), text.raw_lines(tgt, f"{corpus.tgt}"), strict=True)
 
 
-def read_trimmed(corpus: Corpus) -> Iterator[Pair]:
+def read_trimmed(corpus: Corpus) -> Iterator[LinePair]:
     """Yield the pairs as text without white space around it. Bytes that are not UTF-8 are replaced."""
     for pair in read_raw(corpus):
         src, tgt = (raw.decode("utf-8", "replace").strip() for raw in pair)
@@ -220,7 +221,7 @@ def _learn(
     return _Judge(languages, misfits, folds) if languages or misfits else None
 
 
-def main_languages(sample: Sequence[Pair]) -> tuple[str, str]:
+def main_languages(sample: Sequence[LinePair]) -> tuple[str, str]:
     """Return the language of most lines of each side. Raises UserError, with the reason, if there is none."""
     identify = language_identifier()
     if identify is None:
@@ -283,7 +284,7 @@ class _Judge:
             yield [pair for _, pair in portion], self.folds[places]
 
 
-Portion = tuple[list[Pair], NDArray[np.int8]]  # some pairs and their folds
+Portion = tuple[list[LinePair], NDArray[np.int8]]  # some pairs and their folds
 
 _judge: list[tuple[tuple[str, str] | None, Misfits | None]] = []  # in each process
 
@@ -303,7 +304,7 @@ def _in_pool(pool: ProcessPoolExecutor, portions: Iterable[Portion]) -> Iterator
         yield future.result()
 
 
-def _judge_pairs(pairs: Sequence[Pair], folds: NDArray[np.int8]) -> bytes:
+def _judge_pairs(pairs: Sequence[LinePair], folds: NDArray[np.int8]) -> bytes:
     """Return a byte for each pair, with a bit for each rule of JUDGED that applies. folds: as in `_Judge`."""
     languages, misfits = _judge[0]
     places = {rule: np.zeros(len(pairs), bool) for rule in JUDGED}
@@ -321,7 +322,7 @@ def _judge_pairs(pairs: Sequence[Pair], folds: NDArray[np.int8]) -> bytes:
     return np.packbits([places[rule] for rule in JUDGED], axis=0, bitorder="little").tobytes()
 
 
-def _sides(pairs: Sequence[Pair], languages: tuple[str, str]) -> Iterator[tuple[list[str], str]]:
+def _sides(pairs: Sequence[LinePair], languages: tuple[str, str]) -> Iterator[tuple[list[str], str]]:
     for side, language in enumerate(languages):
         yield [pair[side] for pair in pairs], language
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from transduce.data.compression import StrPath
-from transduce.data.text import empty, is_blank, read_lines, read_pairs, unequal
+from transduce.data.text import LinePair, empty, is_blank, read_lines, read_pairs, unequal
 
-Pair = tuple[str, str]
 OUTCOMES = ("kept", "blank", "held out", "repeated", "copied")
 
 
@@ -29,7 +28,7 @@ class HeldOutSentences:
         pairs = [pair for names in files for pair in read_pairs(*names)]
         return cls(frozenset(src.strip() for src, _ in pairs), frozenset(tgt.strip() for _, tgt in pairs))
 
-    def __contains__(self, pair: Pair) -> bool:
+    def __contains__(self, pair: LinePair) -> bool:
         """Return True if a side of a pair is held out."""
         return pair[0].strip() in self.sources or pair[1].strip() in self.targets
 
@@ -50,7 +49,7 @@ class Diversification:
     held_out: HeldOutSentences
     counts: list[dict[str, int]] = field(init=False)
 
-    def pairs(self) -> Iterator[Pair]:
+    def pairs(self) -> Iterator[LinePair]:
         """Yield each pair of the text as it is, and after it its new pairs.
 
         Raises UserError, after the last pair that is in all files, for files with different numbers of lines.
@@ -87,7 +86,7 @@ class Diversification:
             raise empty(names[0], names[1])
 
 
-def outcome(new: Pair, earlier: Sequence[Pair], held_out: HeldOutSentences) -> str:
+def outcome(new: LinePair, earlier: Sequence[LinePair], held_out: HeldOutSentences) -> str:
     """Return what happens to a new pair: one of OUTCOMES. earlier: the pairs of the same line, without space around."""
     src, tgt = new[0].strip(), new[1].strip()
     if is_blank(src) or is_blank(tgt):

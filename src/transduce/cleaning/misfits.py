@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transduce.data.lexicon import flat_entries, lexical_probabilities
-from transduce.evaluation.calibration import logistic_weights
+from transduce.data.text import LinePair
+from transduce.evaluation.calibration import Floats, logistic_weights
 
 FOLDS = 4
 SAMPLE_PAIRS = 40_000
@@ -39,8 +40,6 @@ DIP = 0.1  # the same, where the density rises again
 NEAR = 3.0  # times the share of misfits: the densities where a pair is a misfit
 PORTION = 4_000  # pairs at a time
 
-Pair = tuple[str, str]
-Floats = NDArray[np.float64]
 UNSPACED = "\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff"  # scripts without spaces: each character is a word
 WORD = re.compile(rf"[{UNSPACED}]|(?:(?![{UNSPACED}])[^\W_])+")
 END = re.compile(r"""[.!?…。！？:;]["')\]”’»“]*\s*$""")
@@ -99,12 +98,12 @@ class _Features:
         self.lexicons = _Lexicon(src, tgt, self.vocabularies[1]), _Lexicon(tgt, src, self.vocabularies[0])
         self.ratio = sum(map(len, tgt)) / max(1, sum(map(len, src)))  # target words for a source word
 
-    def __call__(self, pairs: Sequence[Pair]) -> Floats:
+    def __call__(self, pairs: Sequence[LinePair]) -> Floats:
         """Return the features (pairs, F)."""
         portions = [self._portion(pairs[i : i + PORTION]) for i in range(0, len(pairs), PORTION)]
         return np.concatenate(portions)
 
-    def _portion(self, pairs: Sequence[Pair]) -> Floats:
+    def _portion(self, pairs: Sequence[LinePair]) -> Floats:
         words = [[words_of(pair[side]) for pair in pairs] for side in (0, 1)]
         ids = [[ids_of(line) for line in side] for ids_of, side in zip(self.vocabularies, words, strict=True)]
         lengths = [np.array([len(line) for line in side]) for side in ids]
@@ -157,7 +156,7 @@ def _lengths(src: NDArray[np.generic], tgt: NDArray[np.generic]) -> list[Floats]
 # ---- made misfits ------------------------------------------------------------------------------------------------
 
 
-def make_misfits(pairs: Sequence[Pair], generator: np.random.Generator) -> list[Pair]:
+def make_misfits(pairs: Sequence[LinePair], generator: np.random.Generator) -> list[LinePair]:
     """Return misfits made of `pairs`: in turn one with another target, and one of which a side is cut.
 
     Half of the other targets are of similar length, so that the length does not give them away.
@@ -199,7 +198,7 @@ class Misfits:
     share: float
     least: float
 
-    def scores(self, pairs: Sequence[Pair], fold: int = 0) -> Floats:
+    def scores(self, pairs: Sequence[LinePair], fold: int = 0) -> Floats:
         """Return the score of each pair. fold: the part of the sample that the pairs belong to; any for others."""
         return self.of_features(self.features[fold](pairs)) if pairs else np.zeros(0)
 
@@ -212,7 +211,7 @@ class Misfits:
         return _expanded((features - self.mean) / self.deviation)
 
 
-def learn_misfits(sample: Sequence[Pair], seed: int = 1) -> Misfits:
+def learn_misfits(sample: Sequence[LinePair], seed: int = 1) -> Misfits:
     """Learn from a sample, and again from it without the misfits that were found, unless hardly a pair is left."""
     first = _learn(sample, np.ones(len(sample), bool), seed)
     folds = np.arange(len(sample)) % FOLDS
@@ -236,7 +235,7 @@ class _Examples:
     is_cut: NDArray[np.bool_]
 
 
-def _learn(sample: Sequence[Pair], is_good: NDArray[np.bool_], seed: int) -> Misfits:
+def _learn(sample: Sequence[LinePair], is_good: NDArray[np.bool_], seed: int) -> Misfits:
     """Return what the good pairs of a sample teach. The share is of misfits in the whole sample."""
     generator = np.random.default_rng(seed)
     examples = _examples(sample, is_good, generator)
@@ -258,7 +257,7 @@ def _fit(features: Sequence[_Features], pairs: Floats, fakes: Floats) -> Misfits
     return Misfits(features, mean, deviation, weights, 0.0, np.inf)
 
 
-def _examples(sample: Sequence[Pair], is_good: NDArray[np.bool_], generator: np.random.Generator) -> _Examples:
+def _examples(sample: Sequence[LinePair], is_good: NDArray[np.bool_], generator: np.random.Generator) -> _Examples:
     """Return the features of a sample, and of fakes that are made of its good pairs."""
     folds = np.arange(len(sample)) % FOLDS
     words = [(words_of(src), words_of(tgt)) for src, tgt in sample]

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from transduce.cleaning.clean import RULES, Cleaning, read_trimmed, results_file
-from transduce.cleaning.misfits import Pair
 from transduce.cleaning.progress import JobProgress
 from transduce.data.corpora import Corpus
+from transduce.data.text import LinePair
 from transduce.translate import Translator, load
 
 SHARE = 0.05  # of the pairs that the other rules leave
@@ -38,7 +38,9 @@ def drop_unlikely(cleaning: Cleaning, corpus: Corpus, backward: Path, work: Path
     return replace(cleaning, rules=rules, notes=[*cleaning.notes, note])
 
 
-def _all_scores(translator: Translator, pairs: Iterator[Pair], n_pairs: int, work: Path | None) -> NDArray[np.float64]:
+def _all_scores(
+    translator: Translator, pairs: Iterator[LinePair], n_pairs: int, work: Path | None
+) -> NDArray[np.float64]:
     """Return the score of each pair, which an earlier call may have stored in the folder `work`."""
     with results_file(work, "unlikely", SIZE) as file:
         results = bytearray(file.read())

@@ -19,7 +19,7 @@ from transduce.cli.options import (
     with_device,
 )
 from transduce.cli.output import print_json
-from transduce.config.schema import Noise
+from transduce.config.schema import NoiseKind
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def _evaluate_models(
     test_set: "TestSet",
     options: "DecodingOptions",
     precision: PrecisionOption,
-    noise: Sequence[Noise],
+    noise: Sequence[NoiseKind],
     more_scores: "MoreScores | None",
 ) -> "Evaluation":
     """Return the scores of a model, or of an ensemble, on a test set."""
@@ -232,11 +232,11 @@ def _evaluate_models(
     return evaluate_model(load(*models, precision=precision), test_set, options, noise, more_scores)
 
 
-def _kinds(noise: str) -> list[Noise]:
+def _kinds(noise: str) -> list[NoiseKind]:
     """Return the kinds of noise of the option. Raises UserError for an unknown one."""
-    kinds = [kind for kind in get_args(Noise) if kind in noise.split(",")]
+    kinds = [kind for kind in get_args(NoiseKind) if kind in noise.split(",")]
     if unknown := [name for name in noise.split(",") if name and name not in kinds]:
-        raise UserError(f"--noise={noise}: expected some of {', '.join(get_args(Noise))}; correct {unknown[0]}")
+        raise UserError(f"--noise={noise}: expected some of {', '.join(get_args(NoiseKind))}; correct {unknown[0]}")
     return kinds
 
 
@@ -266,7 +266,7 @@ def _check_one(models: tuple[Path, ...], hyp: list[Path] | None, has_references:
 
 
 def _check_no_model(
-    hyp: list[Path] | None, src: Path | None, options: "DecodingOptions", precision: str, noise: Sequence[Noise]
+    hyp: list[Path] | None, src: Path | None, options: "DecodingOptions", precision: str, noise: Sequence[NoiseKind]
 ) -> None:
     """Raise UserError if there are outputs, and an option has a value that only the evaluation of a model uses."""
     if not hyp:
@@ -281,7 +281,7 @@ def _check_only_trees(
     hyp: list[Path] | None,
     language: str,
     tokenize: str,
-    noise: Sequence[Noise],
+    noise: Sequence[NoiseKind],
     comet: Path | None,
 ) -> None:
     """Raise UserError if an option has a value that the evaluation of trees does not use."""

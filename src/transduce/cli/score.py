@@ -5,10 +5,10 @@ from pathlib import Path
 
 from transduce.cli.options import Flag, ModelsArgument, PrecisionOption, with_device
 from transduce.cli.output import print_json
+from transduce.data.text import LinePair, read_pairs
 from transduce.errors import UserError
 
 CHUNK_LINES, CHUNK_CHARACTERS = 1_000, 1 << 20  # read, scored and printed together
-Pair = tuple[str, str]
 
 
 @with_device
@@ -35,7 +35,6 @@ def score(
     transduce score run/model --src input.en --tgt candidates.de --json
     """
     from transduce.cli.tags import TagWatch
-    from transduce.data.text import read_pairs
     from transduce.translate import load
 
     model = load(*models, precision=precision)
@@ -57,12 +56,12 @@ def score(
     tags.end()
 
 
-def _chunks(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
+def _chunks(pairs: Iterator[LinePair]) -> Iterator[list[LinePair]]:
     """Yield pairs in lists of at most CHUNK_LINES, fewer if they are long.
 
     The pairs before a mistake in a text come before its exception.
     """
-    chunk: list[Pair] = []
+    chunk: list[LinePair] = []
     characters = 0
     try:
         for src, tgt in pairs:

@@ -23,7 +23,7 @@ from transduce.serve.settings import Limits, ServerSettings
 if TYPE_CHECKING:
     from transduce.decoding.options import DecodingOptions
     from transduce.serve.generation import Loaded
-    from transduce.serve.models import Pair, TranslationModel
+    from transduce.serve.models import LanguagePair, TranslationModel
 
 ServedModelsArgument = Annotated[
     str,
@@ -181,9 +181,9 @@ def model_folders(models: tuple[str, ...], source: str | None, target: str | Non
     return folders
 
 
-def terms_files(arguments: Sequence[str], pairs: Sequence["Pair"]) -> dict["Pair", Path]:
+def terms_files(arguments: Sequence[str], pairs: Sequence["LanguagePair"]) -> dict["LanguagePair", Path]:
     """Return the file of terms of each pair that has one. Raises UserError for arguments that do not say the pair."""
-    files = dict["Pair", Path]()
+    files = dict["LanguagePair", Path]()
     for argument in arguments:
         name, _, file = argument.partition("=")
         pair = next((pair for pair in pairs if "-".join(pair) == name), None)
@@ -256,12 +256,12 @@ class Loader:
     terms: the files of terms.
     """
 
-    folders: Mapping["Pair", Path]
+    folders: Mapping["LanguagePair", Path]
     settings: ServerSettings
     options: "DecodingOptions"
     engines: tuple[str | None, Literal["torch", "ctranslate2"] | None]
     api_keys: Path | None
-    terms: Mapping["Pair", Path] = field(default_factory=dict["Pair", Path])
+    terms: Mapping["LanguagePair", Path] = field(default_factory=dict["LanguagePair", Path])
     _models: "dict[tuple[object, ...], TranslationModel]" = field(default_factory=dict)
 
     def __call__(self) -> "Loaded":

@@ -10,11 +10,11 @@ from cyclopts import App, Parameter
 
 from transduce.cli.help import add_command
 from transduce.cli.options import Flag, Integer, JobsOption, LanguageOption, with_device
+from transduce.data.text import FilePair
 from transduce.errors import UserError
 from transduce.model import devices
 
-TextPair = tuple[Path, Path]
-StudyTextOption = Annotated[TextPair, Parameter(help="Source and target text for training.")]
+StudyTextOption = Annotated[FilePair, Parameter(help="Source and target text for training.")]
 StudyFolderOption = Annotated[
     Path, Parameter(help="Folder of the study: results.json, report.md, report.html, and the trainings in OUT/runs.")
 ]
@@ -82,9 +82,9 @@ def table1(*, out: Path = Path("table1")) -> None:
 def table2(
     *,
     train: StudyTextOption,
-    valid: TextPair,
+    valid: FilePair,
     out: StudyFolderOption,
-    test: TextPair | None = None,
+    test: FilePair | None = None,
     search: Flag = False,
     language: LanguageOption = "en",
     jobs: JobsOption = None,
@@ -129,12 +129,12 @@ def table2(
 def table3(
     *,
     train: StudyTextOption,
-    valid: TextPair,
+    valid: FilePair,
     out: StudyFolderOption,
-    test: TextPair | None = None,
+    test: FilePair | None = None,
     language: LanguageOption = "en",
-    large_train: TextPair | None = None,
-    large_valid: TextPair | None = None,
+    large_train: FilePair | None = None,
+    large_valid: FilePair | None = None,
     scale: Literal["small", "paper"] = "small",
     rows: RowsOption = None,
     seeds: SeedsOption = None,
@@ -228,7 +228,7 @@ def table4(
 def claims(
     *,
     train: StudyTextOption,
-    valid: TextPair,
+    valid: FilePair,
     out: StudyFolderOption,
     language: LanguageOption = "en",
     jobs: JobsOption = None,
@@ -367,7 +367,7 @@ def scaling(
     _print_report(out)
 
 
-def _check_large(train: TextPair | None, valid: TextPair | None) -> None:
+def _check_large(train: FilePair | None, valid: FilePair | None) -> None:
     """Raise UserError unless both or none of the texts for the rows of another size have a value."""
     if (train is None) != (valid is None):
         name, other = ("valid", "train") if valid is None else ("train", "valid")

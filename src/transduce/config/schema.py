@@ -15,7 +15,7 @@ Norm = Literal["post", "pre"]
 PositionLayout = Literal["interleaved", "halves", "tensor2tensor", "learned"]
 Activation = Literal["relu", "swish"]
 LengthPenalty = Literal["gnmt", "power", "none"]
-Noise = Literal["capitals", "lower", "titles", "punctuation", "typos", "spaces", "emoji", "urls", "masks"]
+NoiseKind = Literal["capitals", "lower", "titles", "punctuation", "typos", "spaces", "emoji", "urls", "masks"]
 
 
 def use_python_numbers(settings: Any) -> None:
@@ -160,10 +160,10 @@ class DataConfig:
     __post_init__ = use_python_numbers
 
     @property
-    def noise_probabilities(self) -> dict[Noise, float]:
+    def noise_probabilities(self) -> dict[NoiseKind, float]:
         """The probability of each kind of noise. Raises ValueError for a text of another form."""
         words = (word.partition(":") for word in self.noise)
-        return {cast(Noise, name): float(probability) for name, _, probability in words}
+        return {cast(NoiseKind, name): float(probability) for name, _, probability in words}
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from transduce.config.kinds import KINDS, TASKS, ModelSettings, config_class, is
 from transduce.config.schema import (
     Config,
     DataConfig,
-    Noise,
+    NoiseKind,
     SearchConfig,
     TrainConfig,
     keys,
@@ -199,8 +199,8 @@ def _noise_problems(config: Config) -> list[str]:
         is_valid = len(noise) == len(data.noise) and all(0 < p <= 1 for p in noise.values())
     except ValueError:
         is_valid, noise = False, {}
-    if not is_valid or not {*noise} <= {*get_args(Noise)}:
-        kinds = ", ".join(get_args(Noise))
+    if not is_valid or not {*noise} <= {*get_args(NoiseKind)}:
+        kinds = ", ".join(get_args(NoiseKind))
         expected = f"expected kind:probability with each of {kinds} at most once, such as typos:0.1,capitals:0.05"
         return [f"data.noise={','.join(data.noise)}: {expected}"]
     if noise and (config.train.task != "translation" or data.target_tokens != "subwords"):

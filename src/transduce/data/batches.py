@@ -112,7 +112,7 @@ def indices_of(mask: Tensor) -> Tensor:
     return torch.from_numpy(np.flatnonzero(mask.numpy()))  # torch would use all threads, beside the threads of the step
 
 
-Sides = Sequence[list[np.ndarray]]  # the rows of one or both sides
+SideRows = Sequence[list[np.ndarray]]  # the rows of one or both sides
 
 GROWTH = 3  # BPE-dropout with probability p lengthens text by 2.2 p to 2.8 p (docs/log); plans leave room for it
 
@@ -281,7 +281,7 @@ class Batches:
         dropped = tokenizer.drop_merges(rows, p=self.config.bpe_dropout, keys=keys)
         return self._fitting((rows,), (dropped,), room)[0]
 
-    def _fitting(self, rows: Sides, changed: Sides, room: int) -> Sides:
+    def _fitting(self, rows: SideRows, changed: SideRows, room: int) -> SideRows:
         """Return the changed rows of one or both sides, as far as they fit.
 
         A row that would exceed data.max_tokens stays as it was, on both sides. So do the last rows, if together the

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from transduce.data.subwords import engine_of
-from transduce.data.token_file import Rows
+from transduce.data.token_file import TokenRows
 from transduce.data.vocabulary import EOS, MIDDLE_MARKS, TokenizerLike
 from transduce.errors import UserError
 
@@ -58,7 +58,7 @@ class MiddleLast:
         self._tokenizer = tokenizer
         self._probability = probability
 
-    def rows(self, rows: Rows, keys: np.ndarray) -> Rows:
+    def rows(self, rows: TokenRows, keys: np.ndarray) -> TokenRows:
         """Return lines of ids, of which some are cut. Each is a function of its ids and its key, uint64."""
         lines = [*rows[1]]
         parts = dict[int, tuple[str, str, str]]()

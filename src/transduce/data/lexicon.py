@@ -18,11 +18,13 @@ ROUNDS = 5
 MOST_ENTRIES = 1 << 22  # at a time
 MOST_KEPT = 1 << 25  # entries of a text that are made only once; 4 bytes each
 
-Ids = Sequence[Sequence[int]]  # of some lines
+LineIds = Sequence[Sequence[int]]  # of some lines
 Integers = NDArray[np.int64]
 
 
-def lexical_probabilities(src: Ids, tgt: Ids, n_target: int, *, empty: int) -> tuple[Integers, NDArray[np.float64]]:
+def lexical_probabilities(
+    src: LineIds, tgt: LineIds, n_target: int, *, empty: int
+) -> tuple[Integers, NDArray[np.float64]]:
     """Return the keys s * n_target + t, ascending, of tokens that occur together, and p(t | s) by model 1 of each.
 
     src, tgt: ids of lines. n_target: the size of the target's vocabulary. empty: id of the empty source token.
@@ -51,14 +53,14 @@ def _distinct(values: Integers) -> Integers:
 
 
 def _places(
-    keys: Integers, src: Ids, tgt: Ids, n_target: int, empty: int
+    keys: Integers, src: LineIds, tgt: LineIds, n_target: int, empty: int
 ) -> Iterator[tuple[NDArray[np.int32], Integers]]:
     """Yield the places of the entries in `keys`, of some pairs at a time, and the first entry of each target token."""
     for portion, begins in _portions(src, tgt, n_target, empty):
         yield np.searchsorted(keys, portion).astype(np.int32), begins
 
 
-def _portions(src: Ids, tgt: Ids, n_target: int, empty: int) -> Iterator[tuple[Integers, Integers]]:
+def _portions(src: LineIds, tgt: LineIds, n_target: int, empty: int) -> Iterator[tuple[Integers, Integers]]:
     """Yield what `flat_entries` returns of all pairs, about MOST_ENTRIES entries at a time."""
     start, n_entries = 0, 0
     for i, (source, target) in enumerate(zip(src, tgt, strict=True), start=1):
@@ -68,7 +70,7 @@ def _portions(src: Ids, tgt: Ids, n_target: int, empty: int) -> Iterator[tuple[I
             start, n_entries = i, 0
 
 
-def flat_entries(src: Ids, tgt: Ids, n_target: int, *, empty: int) -> tuple[Integers, Integers]:
+def flat_entries(src: LineIds, tgt: LineIds, n_target: int, *, empty: int) -> tuple[Integers, Integers]:
     """Return the keys of the entries of some pairs, and the first entry of each target token.
 
     The entries of a target token, one for each token of its source and one for the empty one, follow one another.

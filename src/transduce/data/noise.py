@@ -13,14 +13,13 @@ from typing import TypeVar
 
 import numpy as np
 
-from transduce.config.schema import Noise
-from transduce.data.text import in_capitals, is_blank
-from transduce.data.token_file import Rows
+from transduce.config.schema import NoiseKind
+from transduce.data.text import LinePair, in_capitals, is_blank
+from transduce.data.token_file import TokenRows
 from transduce.data.vocabulary import TokenizerLike
 
 T = TypeVar("T")
 
-Pair = tuple[str, str]
 
 # One character each, of an area of Unicode without meaning. A tokenizer that learns for `masks` has them as pieces.
 MASKS = [chr(code) for code in range(0xE010, 0xE01A)]
@@ -28,7 +27,7 @@ EMOJI = [chr(code) for code in (*range(0x1F300, 0x1F3FB), *range(0x1F400, 0x1F57
 AROUND = ("{}", "{}", "{}", "{}", "{}", "{}.", "{},", "{}:", "({})", '"{}"')  # of a mask
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # By how much a line grows in tokens, measured on captions and rounded up. Plans of batches leave room for it.
-NOISE_GROWTH: dict[Noise, float] = {
+NOISE_GROWTH: dict[NoiseKind, float] = {
     "capitals": 3.0,
     "lower": 0.0,
     "titles": 0.6,
@@ -44,7 +43,7 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _END = re.compile(r"(?<=\w)[.,;:!?…]+(?=\s|$)")
 
 
-def add_noise(pair: Pair, noise: Mapping[Noise, float], random: Random) -> Pair:
+def add_noise(pair: LinePair, noise: Mapping[NoiseKind, float], random: Random) -> LinePair:
     """Return a pair with the changes that `random` draws. noise: the probability of each. No side becomes blank."""
     for name, probability in noise.items():
         if random.random() < probability:
@@ -53,13 +52,17 @@ def add_noise(pair: Pair, noise: Mapping[Noise, float], random: Random) -> Pair:
     return pair
 
 
-def noisy_rows(rows: Rows, noise: Mapping[Noise, float], tokenizer: TokenizerLike, keys: np.ndarray) -> Rows:
+def noisy_rows(
+    rows: TokenRows, noise: Mapping[NoiseKind, float], tokenizer: TokenizerLike, keys: np.ndarray
+) -> TokenRows:
     """Return pairs of ids with noise. Each is a function of its ids, `noise` and its key, uint64."""
     sources, targets = [*rows[0]], [*rows[1]]
-    pairs = dict[int, Pair]()
+    pairs = dict[int, LinePair]()
     for i, key in enumerate(keys.tolist()):
         random = Random(key)
-        kinds: dict[Noise, float] = {name: 1 for name, probability in noise.items() if random.random() < probability}
+        kinds: dict[NoiseKind, float] = {
+            name: 1 for name, probability in noise.items() if random.random() < probability
+        }
         if kinds:
             src, tgt = sources[i].tolist(), targets[i].tolist()
             pair = tokenizer.decode(src), tokenizer.target.decode(tgt)
@@ -76,15 +79,15 @@ def noisy_rows(rows: Rows, noise: Mapping[Noise, float], tokenizer: TokenizerLik
 # ---- on both sides -----------------------------------------------------------------------------------------------
 
 
-def _capitals(src: str, tgt: str, random: Random) -> Pair:
+def _capitals(src: str, tgt: str, random: Random) -> LinePair:
     return in_capitals(src), in_capitals(tgt)
 
 
-def _emoji(src: str, tgt: str, random: Random) -> Pair:
+def _emoji(src: str, tgt: str, random: Random) -> LinePair:
     return _put(src, tgt, random, _choice(EMOJI, random))
 
 
-def _urls(src: str, tgt: str, random: Random) -> Pair:
+def _urls(src: str, tgt: str, random: Random) -> LinePair:
     words = [match[0].lower() for match in _WORD.finditer(src)] or ["page"]
     name = "".join(_choice(LETTERS, random) for _ in range(3 + _number(6, random)))
     end = _choice(("", "/", f"/{_choice(words, random)}", f"/{name}?id={_number(1000, random)}"), random)
@@ -93,7 +96,7 @@ def _urls(src: str, tgt: str, random: Random) -> Pair:
     return _put(src, tgt, random, start + host + end)
 
 
-def _masks(src: str, tgt: str, random: Random) -> Pair:
+def _masks(src: str, tgt: str, random: Random) -> LinePair:
     """Replace words that both sides have, such as names and numbers, by masks; or add masks, half with marks."""
     masks = [*MASKS]
     words, others = (re.findall(r"\w+", text) for text in (src, tgt))
@@ -108,7 +111,7 @@ def _masks(src: str, tgt: str, random: Random) -> Pair:
     return src, tgt
 
 
-def _put(src: str, tgt: str, random: Random, text: str) -> Pair:
+def _put(src: str, tgt: str, random: Random, text: str) -> LinePair:
     """Return the sides with `text` at the beginning, at the end, or in the same part of both."""
     part = _choice((0.0, 1.0, random.random()), random)
     sides = [side.split(" ") for side in (src, tgt)]
@@ -122,19 +125,19 @@ def _put(src: str, tgt: str, random: Random, text: str) -> Pair:
 # ---- in the source -----------------------------------------------------------------------------------------------
 
 
-def _lower(src: str, tgt: str, random: Random) -> Pair:
+def _lower(src: str, tgt: str, random: Random) -> LinePair:
     return src.lower(), tgt
 
 
-def _titles(src: str, tgt: str, random: Random) -> Pair:
+def _titles(src: str, tgt: str, random: Random) -> LinePair:
     return _WORD.sub(lambda match: match[0][0].upper() + match[0][1:], src), tgt
 
 
-def _punctuation(src: str, tgt: str, random: Random) -> Pair:
+def _punctuation(src: str, tgt: str, random: Random) -> LinePair:
     return _END.sub("", src), tgt
 
 
-def _typos(src: str, tgt: str, random: Random) -> Pair:
+def _typos(src: str, tgt: str, random: Random) -> LinePair:
     """Exchange, drop, double or replace a letter within words of four letters or more."""
 
     def typo(word: str) -> str:
@@ -147,7 +150,7 @@ def _typos(src: str, tgt: str, random: Random) -> Pair:
     return _change_some(src, [match for match in _WORD.finditer(src) if len(match[0]) >= 4], typo, random), tgt
 
 
-def _spaces(src: str, tgt: str, random: Random) -> Pair:
+def _spaces(src: str, tgt: str, random: Random) -> LinePair:
     """Join two words, or split a word."""
 
     def change(text: str) -> str:
@@ -157,7 +160,7 @@ def _spaces(src: str, tgt: str, random: Random) -> Pair:
     return _change_some(src, [match for match in re.finditer(r" |\w{4,}", src)], change, random), tgt
 
 
-CHANGES: dict[Noise, Callable[[str, str, Random], Pair]] = {
+CHANGES: dict[NoiseKind, Callable[[str, str, Random], LinePair]] = {
     "capitals": _capitals,
     "lower": _lower,
     "titles": _titles,

@@ -27,6 +27,7 @@ import threading
 import unicodedata
 from collections.abc import Iterator
 from itertools import zip_longest
+from pathlib import Path
 from typing import IO, TypeVar
 
 import msgspec
@@ -35,6 +36,8 @@ from transduce.data.compression import StrPath, open_file, open_text, text_of
 from transduce.errors import UserError
 
 T = TypeVar("T")
+LinePair = tuple[str, str]  # a source line and its target line
+FilePair = tuple[Path, Path]  # two files that correspond line by line
 
 MAX_LINE_BYTES = 1 << 26
 INVISIBLE = frozenset(("Zs", "Zl", "Zp", "Cc", "Cf"))  # Unicode categories, such as Cf of U+200B and U+FEFF
@@ -49,7 +52,7 @@ def read_lines(path: StrPath) -> Iterator[str]:
             yield decode_line(raw, where, number)
 
 
-def read_pairs(src_path: StrPath, tgt_path: StrPath) -> Iterator[tuple[str, str]]:
+def read_pairs(src_path: StrPath, tgt_path: StrPath) -> Iterator[LinePair]:
     """Yield the pairs (source line, target line) of two files that correspond line by line.
 
     Pairs with a blank side are kept: the n-th pair is the n-th line of both files.

@@ -62,7 +62,7 @@ class DamagedTokenFile(OSError):
 # ---- reading -----------------------------------------------------------------------------------------------------
 
 
-Rows = tuple[list[np.ndarray], list[np.ndarray]]  # the ids of the sources and of the targets, without BOS and EOS
+TokenRows = tuple[list[np.ndarray], list[np.ndarray]]  # the ids of the sources and of the targets, without BOS and EOS
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,9 @@ class TokenFile:
         return _open_file(self.path, self.inode).read(begin, end - begin)
 
 
-def rows_of(blocks: list[bytes], sizes: list[int], members: np.ndarray, numbers: np.ndarray, token_bytes: int) -> Rows:
+def rows_of(
+    blocks: list[bytes], sizes: list[int], members: np.ndarray, numbers: np.ndarray, token_bytes: int
+) -> TokenRows:
     """Return the ids of pairs: for each, the index of its block in `blocks`, and its number in the block.
 
     sizes: the number of pairs in each block. One pass over all pairs takes a third of the time of one by one.

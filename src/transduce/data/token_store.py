@@ -22,7 +22,7 @@ import numpy as np
 from transduce.data import text
 from transduce.data.corpora import Corpus, hidden_modes, plain_files
 from transduce.data.disk import check_room
-from transduce.data.token_file import BLOCK_PAIRS, Rows, TokenFile, close_token_files, open_token_file, rows_of
+from transduce.data.token_file import BLOCK_PAIRS, TokenFile, TokenRows, close_token_files, open_token_file, rows_of
 from transduce.data.tokenize_corpus import CorpusScan, plan_jobs, run_jobs, scan_corpora
 from transduce.data.vocabulary import TokenizerLike
 
@@ -51,7 +51,7 @@ class TokenStore:
         """True if both sides of each pair are the same line, as in the text of a language model."""
         return all(corpus.is_one_text for corpus in self.corpora)
 
-    def read(self, pairs: np.ndarray) -> Rows:
+    def read(self, pairs: np.ndarray) -> TokenRows:
         """Return the ids of the pairs with these numbers, in this order. Reads each block once.
 
         Raises DamagedTokenFile if a checksum differs.

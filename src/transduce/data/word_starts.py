@@ -16,7 +16,6 @@ from transduce.data.vocabulary import CONTROLS, SPACE
 N_BYTES = 256
 MOST_RUNS = 100_000  # of which the words are remembered
 OTHER, LETTER, DIGIT, SYMBOL = range(4)  # classes of characters; OTHER: spaces, marks, bytes
-Split = Callable[[str], list[tuple[str, tuple[int, int]]]]
 
 
 class WordStarts:
@@ -24,7 +23,7 @@ class WordStarts:
 
     def __init__(self, vocabulary: dict[str, int], engine: Engine) -> None:
         assert engine.pre_tokenizer is not None
-        self._split: Split = engine.pre_tokenizer.pre_tokenize_str
+        self._split: Callable[[str], list[tuple[str, tuple[int, int]]]] = engine.pre_tokenizer.pre_tokenize_str
         pieces = [*vocabulary]
         class_of = {character: self._class_of(character) for character in {*"".join(pieces)}}
         classes = [[class_of[c] for c in piece.removeprefix(SPACE)] or [OTHER] for piece in pieces]

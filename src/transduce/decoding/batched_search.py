@@ -158,7 +158,7 @@ class _Work:
 
 Output = TypeVar("Output")
 Result = TypeVar("Result")
-Work = Callable[[Sequence[int]], Result]  # the indices of the members of a batch -> the result of the batch
+BatchWork = Callable[[Sequence[int]], Result]  # the indices of the members of a batch -> the result of the batch
 BatchSearch = Callable[[Sequence[int]], list[Output]]  # the indices of the members of a batch -> their outputs
 
 
@@ -177,7 +177,7 @@ def search_batches(search: BatchSearch[Output], batches: BatchPlan) -> list[Outp
 
 
 def by_length(
-    work: Work[Result], lengths: Sequence[int], device: torch.device
+    work: BatchWork[Result], lengths: Sequence[int], device: torch.device
 ) -> Iterator[tuple[Sequence[int], Result]]:
     """Yield the indices of each batch of similar lengths, and its result, as `in_batches` does.
 
@@ -186,13 +186,13 @@ def by_length(
     return in_batches(work, length_batches(lengths, 1, BATCH_TOKENS[device.type]))
 
 
-def in_batches(work: Work[Result], batches: Iterable[Sequence[int]]) -> Iterator[tuple[Sequence[int], Result]]:
+def in_batches(work: BatchWork[Result], batches: Iterable[Sequence[int]]) -> Iterator[tuple[Sequence[int], Result]]:
     """Yield the members of each batch and work(members), half by half where memory runs out."""
     for members in batches:
         yield from _work_or_halve(work, members)
 
 
-def _work_or_halve(work: Work[Result], members: Sequence[int]) -> list[tuple[Sequence[int], Result]]:
+def _work_or_halve(work: BatchWork[Result], members: Sequence[int]) -> list[tuple[Sequence[int], Result]]:
     """Return the members and their result, or both halves with their results where memory runs out."""
     try:
         return [(members, work(members))]
@@ -203,7 +203,7 @@ def _work_or_halve(work: Work[Result], members: Sequence[int]) -> list[tuple[Seq
     return _work_or_halve(work, members[:middle]) + _work_or_halve(work, members[middle:])
 
 
-def _in_threads(work: Work[Result], batches: Sequence[Sequence[int]], n_threads: int) -> list[Result]:
+def _in_threads(work: BatchWork[Result], batches: Sequence[Sequence[int]], n_threads: int) -> list[Result]:
     """Work on `n_threads` batches at a time, each on one thread."""
     threads_of_torch = torch.get_num_threads()
     try:

@@ -22,7 +22,7 @@ from transduce.decoding.hypothesis import (
     no_continuation,
 )
 from transduce.decoding.phrases.bank_allocation import EARLY_COST, Banks
-from transduce.decoding.rows import Greedy, Outcome, Rows
+from transduce.decoding.rows import Greedy, Rows, SentenceOutcome
 
 
 class _End(NamedTuple):
@@ -81,7 +81,7 @@ class Beam(Rows[State]):
             self.scores, self.past[-1] = self.scores[stay], self.past[-1].of(stay)
         super().drop(numbers)
 
-    def _extend(self, tokens: BestTokens) -> dict[int, Outcome]:
+    def _extend(self, tokens: BestTokens) -> dict[int, SentenceOutcome]:
         is_broken = np.zeros(len(self.numbers), dtype=bool)
         if math.isnan(tokens.values[:, 0].max()):
             is_broken = self._broken(tokens.values)
@@ -92,7 +92,7 @@ class Beam(Rows[State]):
         if first.min() == -math.inf:
             is_broken |= (first == -math.inf) & np.array([not self.pools[i].ends for i in self.numbers.tolist()])
         is_done |= is_broken
-        stay, outcomes = (~is_done).nonzero()[0], dict[int, Outcome]()
+        stay, outcomes = (~is_done).nonzero()[0], dict[int, SentenceOutcome]()
         if len(stay) < len(is_done):
             outcomes = self._outcomes(is_done, is_broken)
             if not len(stay):
@@ -218,9 +218,9 @@ class Beam(Rows[State]):
         _, rows, ids, values = (x[i, column].item() for x in extensions)
         return _End(score, self.n_steps, int(self.ages[i]), rows, ids, values)
 
-    def _outcomes(self, is_done: np.ndarray, is_broken: np.ndarray) -> dict[int, Outcome]:
+    def _outcomes(self, is_done: np.ndarray, is_broken: np.ndarray) -> dict[int, SentenceOutcome]:
         """Remove the pools of the sentences that are done, and return what they hold."""
-        outcomes: dict[int, Outcome] = {}
+        outcomes: dict[int, SentenceOutcome] = {}
         for i in is_done.nonzero()[0].tolist():
             number = int(self.numbers[i])
             ends = self.pools.pop(number).ends

@@ -25,7 +25,7 @@ from transduce.decoding.constraint import Constraint, joined
 from transduce.decoding.decoder import Decoder, Scores, State, best_of_log_probs
 from transduce.decoding.hypothesis import Hypothesis, Request, hypothesis_of, no_continuation
 
-Outcome = list[Hypothesis] | FloatingPointError  # of one sentence: the n_best outputs, best first
+SentenceOutcome = list[Hypothesis] | FloatingPointError  # of one sentence: the n_best outputs, best first
 
 
 class Rows(ABC, Generic[State]):
@@ -119,7 +119,7 @@ class Rows(ABC, Generic[State]):
             self.constraint = self.constraint.select(rows.tolist())
         self._keep(stay, rows, self.last_ids[self._send(rows)], self.ages[stay])
 
-    def step(self) -> dict[int, Outcome]:
+    def step(self) -> dict[int, SentenceOutcome]:
         """Make every row one token longer; return the sentences that end here, by number.
 
         A sentence ends with FloatingPointError where the model gives NaN, or probability zero to all tokens that may
@@ -139,7 +139,7 @@ class Rows(ABC, Generic[State]):
         return self._extend(tokens)
 
     @abstractmethod
-    def _extend(self, tokens: BestTokens) -> dict[int, Outcome]:
+    def _extend(self, tokens: BestTokens) -> dict[int, SentenceOutcome]:
         """Extend the rows by their best tokens; return the sentences that end here, by number."""
         ...
 
@@ -222,7 +222,7 @@ class Greedy(Rows[State]):
             self.columns, self.n_steps = np.arange(n), oldest
         return numbers
 
-    def _extend(self, tokens: BestTokens) -> dict[int, Outcome]:
+    def _extend(self, tokens: BestTokens) -> dict[int, SentenceOutcome]:
         if tokens.overruled is not None:
             self.n_overruled[self.columns] += tokens.overruled
         values, ids = tokens.values[:, 0], tokens.ids[:, 0]
@@ -231,7 +231,7 @@ class Greedy(Rows[State]):
         self.n_steps += 1
         is_broken = ~np.isfinite(values)
         is_done = (ids == self.request.eos) | (self.ages == self.max_lengths) | is_broken
-        stay, outcomes = (~is_done).nonzero()[0], dict[int, Outcome]()
+        stay, outcomes = (~is_done).nonzero()[0], dict[int, SentenceOutcome]()
         if len(stay) < len(self):
             outcomes, ids = self._outcomes(is_done.nonzero()[0], is_broken), ids[stay]
         if self.constraint is not None:
@@ -245,9 +245,9 @@ class Greedy(Rows[State]):
         if len(self):
             self.columns = columns
 
-    def _outcomes(self, done: np.ndarray, is_broken: np.ndarray) -> dict[int, Outcome]:
+    def _outcomes(self, done: np.ndarray, is_broken: np.ndarray) -> dict[int, SentenceOutcome]:
         """Return the outputs of the sentences `done`, by number."""
-        outcomes, columns = dict[int, Outcome](), self.columns[done]
+        outcomes, columns = dict[int, SentenceOutcome](), self.columns[done]
         of_done = self.numbers[done], self.ages[done], columns, self.n_overruled[columns], is_broken[done]
         for number, length, column, n_overruled, fails in zip(*(x.tolist() for x in of_done), strict=True):
             steps = slice(self.n_steps - length, self.n_steps)

@@ -6,10 +6,10 @@ from transduce.demo.syntax import (
     Coordination,
     Fronted,
     NounPhrase,
-    Order,
     Place,
     Quality,
     SentenceTree,
+    WordOrder,
     person_of,
     spell,
 )
@@ -68,7 +68,7 @@ def english_place(place: Place) -> list[str]:
 # Clauses
 
 
-def english_clause(clause: Clause, order: Order = "subordinate") -> list[str]:
+def english_clause(clause: Clause, order: WordOrder = "subordinate") -> list[str]:
     """Return subject, verb, objects, place and time. In a question the auxiliary precedes the subject."""
     front = _english_front(clause)
     subject = english_noun_phrase(clause.subject, subject=True)
@@ -124,7 +124,7 @@ def _english_rest(clause: Clause) -> list[str]:
     words += english_place(clause.place) if clause.place and clause.opening != "place" else []
     words += [clause.time.english] if clause.time and clause.opening != "time" else []
     if clause.complement:
-        order: Order = "infinitive" if clause.verb.complement == "to" else "subordinate"
+        order: WordOrder = "infinitive" if clause.verb.complement == "to" else "subordinate"
         link = [] if order == "infinitive" else [clause.verb.complement]
         words += [*link, *english_clause(clause.complement, order)]
     if clause.second:

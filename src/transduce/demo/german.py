@@ -20,9 +20,9 @@ from transduce.demo.syntax import (
     Fronted,
     NounGroup,
     NounPhrase,
-    Order,
     Place,
     SentenceTree,
+    WordOrder,
     is_definite,
     person_of,
     spell,
@@ -87,7 +87,7 @@ def german_place(place: Place) -> list[str]:
 # Clauses
 
 
-def german_clause(clause: Clause, order: Order, *, front: list[str] | None = None) -> list[str]:
+def german_clause(clause: Clause, order: WordOrder, *, front: list[str] | None = None) -> list[str]:
     """Return the clause: verb second in a statement, first or second in a question, last in a subordinate clause.
 
     front: a subordinate clause that precedes the verb instead of the subject or an adverbial.
@@ -110,7 +110,7 @@ def german_clause(clause: Clause, order: Order, *, front: list[str] | None = Non
     return [*subject, *finite, *middle, *closing, *tail]
 
 
-def _german_verb(clause: Clause, order: Order) -> tuple[list[str], list[str]]:
+def _german_verb(clause: Clause, order: WordOrder) -> tuple[list[str], list[str]]:
     """Return the finite verb, and the end of the bracket: a separable prefix, a participle or an infinitive."""
     verb = clause.verb
     person = person_of(clause.subject)
@@ -154,7 +154,7 @@ def _german_tail(clause: Clause) -> list[str]:
     """Return the words after the bracket: a relative clause, a dass, ob or zu clause, a second predicate."""
     words = german_relative(clause.objects[-1]) if clause.objects else []
     if clause.complement:
-        order: Order = "infinitive" if clause.verb.complement == "to" else "subordinate"
+        order: WordOrder = "infinitive" if clause.verb.complement == "to" else "subordinate"
         link = {"that": ["dass"], "whether": ["ob"]}.get(clause.verb.complement, [])
         words += [",", *link, *german_clause(clause.complement, order)]
     if clause.second:

@@ -26,7 +26,7 @@ from transduce.demo.inflection import (
 )
 
 Tense = Literal["present", "past"] | Modal
-Order = Literal["statement", "question", "subordinate", "infinitive"]
+WordOrder = Literal["statement", "question", "subordinate", "infinitive"]
 
 
 @dataclass(frozen=True)

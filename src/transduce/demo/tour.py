@@ -14,6 +14,7 @@ import msgspec
 
 from transduce.config.recipes.studies.demo import demo
 from transduce.config.schema import Config, with_value
+from transduce.data.text import LinePair
 from transduce.demo.grammar import corpus
 from transduce.errors import UserError
 from transduce.evaluation.attention_file import write_attention
@@ -23,8 +24,6 @@ from transduce.model.cpu_backend import has_fast_bf16
 from transduce.storage.run_request import TrainRequest
 from transduce.train import train
 from transduce.translate import Translator, load
-
-Pairs = list[tuple[str, str]]
 
 SIZES = {"train": 40_000, "valid": 500, "test": 1_000, "longer": 500}
 SEED = 2017
@@ -78,10 +77,10 @@ def recipe() -> Config:
     return demo() if has_fast_bf16(devices.device()) else with_value(demo(), "train.precision", "fp32")
 
 
-def write_corpus(folder: Path) -> dict[str, Pairs]:
+def write_corpus(folder: Path) -> dict[str, list[LinePair]]:
     """Write NAME.en and NAME.de for train, valid, test and longer. No sentence is in two of the sets."""
     folder.mkdir(parents=True)
-    sets: dict[str, Pairs] = {}
+    sets: dict[str, list[LinePair]] = {}
     sentences: set[str] = set()
     for number, (name, size) in enumerate(SIZES.items()):
         sets[name] = corpus(SEED + number, size, longer=name == "longer", exclude=sentences)
@@ -92,7 +91,7 @@ def write_corpus(folder: Path) -> dict[str, Pairs]:
     return sets
 
 
-def evaluate(model: Translator, pairs: Pairs, suffix: str) -> dict[str, float]:
+def evaluate(model: Translator, pairs: list[LinePair], suffix: str) -> dict[str, float]:
     """Return BLEU (sacreBLEU 13a) and the percentage of exact translations: bleu{suffix} and exact_match{suffix}."""
     references = [tgt for _, tgt in pairs]
     outputs = [translation.text for translation in model.translate([src for src, _ in pairs])]

@@ -14,7 +14,7 @@ _MOST_POINTS = 1_000  # of a curve
 _MOST_DOTS = 60  # a longer curve of evaluations has no dots
 _DENSE = 250  # a curve of this many points or more is a thin line
 
-Point = tuple[float, float]  # from the left and from the top, both 0 to 1
+ChartPoint = tuple[float, float]  # from the left and from the top, both 0 to 1
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def _curve(key: str, curve: Curve, across: "Axis", up: "Axis", best_step: int | 
         yield dot((across.position(best_step), 1 - up.position(curve.at(best_step))), "validation best", 4)
 
 
-def strokes(points: Sequence[Point | None]) -> str:
+def strokes(points: Sequence[ChartPoint | None]) -> str:
     """Return the path of lines between neighbouring points; None is a gap.
 
     A point without neighbours becomes a dot, because line ends are round.
@@ -139,7 +139,7 @@ def strokes(points: Sequence[Point | None]) -> str:
     return "".join(commands)
 
 
-def dot(point: Point, name: str, radius: float) -> str:
+def dot(point: ChartPoint, name: str, radius: float) -> str:
     """Return a dot of the class `name`. radius: in pixels."""
     return f'<circle class="{name}" cx="{100 * point[0]:.2f}%" cy="{100 * point[1]:.2f}%" r="{radius}"/>'
 

@@ -19,8 +19,8 @@ MOST_PIECES = 1_024  # of a side; the weights of a longer one take much memory
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 
-Pair = tuple[Sequence[int], Sequence[int]]  # the ids of a source and of its translation, without EOS
-WeightsOf = Callable[[Sequence[Pair]], Sequence[np.ndarray]]  # pairs -> the weights of each, at least (T, S)
+IdPair = tuple[Sequence[int], Sequence[int]]  # the ids of a source and of its translation, without EOS
+WeightsOf = Callable[[Sequence[IdPair]], Sequence[np.ndarray]]  # pairs -> the weights of each, at least (T, S)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from transduce.config.schema import use_python_numbers
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Plain = TypeVar("Plain", bound="DataclassInstance")
+PlainConfig = TypeVar("PlainConfig", bound="DataclassInstance")
 
 UNLIMITED = 1 << 20  # tokens of a text of a recurrence that was trained elsewhere, which has no limit
 
@@ -376,7 +376,7 @@ def size_problems(**sizes: int | None) -> list[str]:
     ]
 
 
-def sizes_of(config: "DataclassInstance", plain: type[Plain]) -> Plain:
+def sizes_of(config: "DataclassInstance", plain: type[PlainConfig]) -> PlainConfig:
     """Return the configuration of the class `plain` whose keys, except the kind, have the values of `config`."""
     names = {field.name for field in fields(plain)} & {field.name for field in fields(config)} - {"kind"}
     return plain(**{name: getattr(config, name) for name in names})

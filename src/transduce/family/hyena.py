@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from transduce.family.configs import HyenaConfig
 from transduce.family.gpt2 import gelu
 from transduce.family.initialisation import initialise
-from transduce.family.row_states import NO_STATES, RowStates, State, with_state
+from transduce.family.row_states import NO_STATES, PartState, RowStates, with_state
 from transduce.family.text_model import TextModel
 from transduce.model.devices import in_float64
 from transduce.model.dropout import Dropout
@@ -107,7 +107,7 @@ class Operator(nn.Module):
         self.conv = nn.Conv1d(channels, channels, 3, groups=channels)
         self.filters = Filters(order, d_model, n_positions, width, bands, frequency)
 
-    def forward(self, x: Tensor, past: State | None) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, past: PartState | None) -> tuple[Tensor, PartState]:
         """Return the output (N,T,D) for new positions x (N,T,D), and the state after them.
 
         The state has the last 2 inputs of the short convolution, and the inputs of each long one so far (N,order,D,S).
@@ -157,7 +157,7 @@ class Hyena(TextModel):
 
     def states(self, ids: Tensor, past: RowStates = NO_STATES) -> tuple[Tensor, RowStates]:
         """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the states after them."""
-        x, so_far = self.dropout(self.embedding(ids)), list[State]()
+        x, so_far = self.dropout(self.embedding(ids)), list[PartState]()
         for i, (operator, feed_forward) in enumerate(zip(self.operators, self.feed_forwards, strict=True)):
             x = self.residuals[2 * i](x, with_state(operator, past.of_part(i), so_far))
             x = self.residuals[2 * i + 1](x, feed_forward)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.family.configs import MambaConfig
-from transduce.family.row_states import NO_STATES, RowStates, State, with_state
+from transduce.family.row_states import NO_STATES, PartState, RowStates, with_state
 from transduce.family.text_model import TextModel
 from transduce.model.transformer import Residual
 
@@ -61,7 +61,7 @@ class SelectiveMixer(nn.Module):
         steps = torch.empty_like(self.w_dt.bias).uniform_(math.log(0.001), math.log(0.1)).exp()
         self.w_dt.bias.copy_(steps + torch.log(-torch.expm1(-steps)))  # the inverse of softplus
 
-    def forward(self, x: Tensor, past: State | None) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, past: PartState | None) -> tuple[Tensor, PartState]:
         """Return the output (N,T,D) for new positions x (N,T,D), and the state after them.
 
         The state has the last inputs of the convolution (N,E,d_conv-1), and h (N,E,S).
@@ -74,7 +74,7 @@ class SelectiveMixer(nn.Module):
         y, state = selective_scan(u, F.softplus(self.w_dt(dt)), -self.log_a.exp(), b, c, state)
         return self.w_out((y + self.d * u) * F.silu(z)), (inputs[:, :, x.size(1) :], state)
 
-    def _start(self, u: Tensor) -> State:
+    def _start(self, u: Tensor) -> PartState:
         """Return the state before the first position: zeros."""
         n_rows, _, d_inner = u.shape
         return u.new_zeros(n_rows, d_inner, self.conv.kernel_size[0] - 1), u.new_zeros(n_rows, d_inner, self.d_state)
@@ -129,7 +129,7 @@ class Mamba(TextModel):
 
     def states(self, ids: Tensor, past: RowStates = NO_STATES) -> tuple[Tensor, RowStates]:
         """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the states after them."""
-        x, so_far = self.embedding(ids), list[State]()
+        x, so_far = self.embedding(ids), list[PartState]()
         for i, (mixer, residual) in enumerate(zip(self.mixers, self.residuals, strict=True)):
             x = residual(x, with_state(mixer, past.of_part(i), so_far))
         return self.norm(x), RowStates(so_far)

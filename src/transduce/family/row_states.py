@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-State = tuple[Tensor, ...]  # of one part of a model; each tensor has N rows
-StatefulPart = Callable[[Tensor, State | None], tuple[Tensor, State]]
+PartState = tuple[Tensor, ...]  # of one part of a model; each tensor has N rows
+StatefulPart = Callable[[Tensor, PartState | None], tuple[Tensor, PartState]]
 
 
 @dataclass(frozen=True)
 class RowStates:
     """The state of each part of a model after the tokens so far of N texts; () before the first token."""
 
-    parts: Sequence[State] = ()
+    parts: Sequence[PartState] = ()
 
-    def of_part(self, number: int) -> State | None:
+    def of_part(self, number: int) -> PartState | None:
         """Return the state of a part; None before the first token."""
         return self.parts[number] if self.parts else None
 
@@ -27,7 +27,7 @@ class RowStates:
 NO_STATES = RowStates()
 
 
-def with_state(part: StatefulPart, past: State | None, so_far: list[State]) -> Callable[[Tensor], Tensor]:
+def with_state(part: StatefulPart, past: PartState | None, so_far: list[PartState]) -> Callable[[Tensor], Tensor]:
     """Return the function of new positions (N,T,D) that `part` is after `past`; it appends the new state to `so_far`.
 
     What `with_cache` is for attention, so that a residual takes it.

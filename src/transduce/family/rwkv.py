@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.family.configs import RWKVConfig
-from transduce.family.row_states import NO_STATES, RowStates, State, with_state
+from transduce.family.row_states import NO_STATES, PartState, RowStates, with_state
 from transduce.family.text_model import TextModel
 from transduce.model.transformer import Residual
 
@@ -59,7 +59,7 @@ def mixed(x: Tensor, before: Tensor, mu: Tensor) -> Tensor:
     return mu * x + (1 - mu) * before
 
 
-def inputs_before(x: Tensor, past: State | None) -> Tensor:
+def inputs_before(x: Tensor, past: PartState | None) -> Tensor:
     """Return the input before each of x (N,T,D). The first of a state is the last input (N,D); zeros without one."""
     last = past[0] if past else torch.zeros_like(x[:, 0])
     return torch.cat([last[:, None], x[:, :-1]], dim=1)
@@ -93,7 +93,7 @@ class TimeMix(nn.Module):
         for matrix in self.w_r, self.w_k, self.w_o:
             nn.init.zeros_(matrix.weight)
 
-    def forward(self, x: Tensor, past: State | None) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, past: PartState | None) -> tuple[Tensor, PartState]:
         """Return the output (N,T,D) for new positions x (N,T,D), and the state after them: the last x, and sums."""
         before = inputs_before(x, past)
         r, k, v = (
@@ -117,7 +117,7 @@ class ChannelMix(nn.Module):
         for matrix in self.w_r, self.w_v:
             nn.init.zeros_(matrix.weight)
 
-    def forward(self, x: Tensor, past: State | None) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, past: PartState | None) -> tuple[Tensor, PartState]:
         """Return the output (N,T,D) for new positions x (N,T,D), and the state after them: the last x."""
         before = inputs_before(x, past)
         r, k = self.w_r(mixed(x, before, self.mu_r)), self.w_k(mixed(x, before, self.mu_k))
@@ -154,7 +154,7 @@ class RWKV(TextModel):
 
     def states(self, ids: Tensor, past: RowStates = NO_STATES) -> tuple[Tensor, RowStates]:
         """Return what `output` makes logits of, (N,T,D), for new ids (N,T), and the states after them."""
-        x, so_far = self.embedding_norm(self.embedding(ids)), list[State]()
+        x, so_far = self.embedding_norm(self.embedding(ids)), list[PartState]()
         for i, (mixer, residual) in enumerate(zip(self.mixers, self.residuals, strict=True)):
             x = residual(x, with_state(mixer, past.of_part(i), so_far))
         return self.norm(x), RowStates(so_far)

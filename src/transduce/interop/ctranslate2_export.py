@@ -27,13 +27,13 @@ from transduce.decoding.shortlist.table import Shortlist
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_engine import VOCABULARY_MAP, import_ctranslate2
 from transduce.interop.ctranslate2_files import check_files, check_heads, position_rows
-from transduce.interop.parity import INT8_TOLERANCE, Ids, compare, require_transformer
+from transduce.interop.parity import INT8_TOLERANCE, SentenceIds, compare, require_transformer
 from transduce.model.attention import MultiHeadAttention
 from transduce.model.transformer import DecoderLayer, EncoderLayer, Residual
 from transduce.storage.atomic_folder import write_folder
 from transduce.storage.model_folder import LoadedModel, load_model
 
-Precision = Literal["fp32", "int8"]
+StoredPrecision = Literal["fp32", "int8"]
 Spec = Any  # a part of a model of ctranslate2, which has no types
 
 # ---- to CTranslate2 ----------------------------------------------------------------------------------------------
@@ -67,8 +67,8 @@ def ctranslate2_files(loaded: LoadedModel, precision: str) -> tuple[dict[str, by
 
     Raises UserError and ArithmeticError as `export_ctranslate2` does.
     """
-    if precision not in get_args(Precision):
-        raise UserError(f"precision={precision!r}: expected one of {', '.join(get_args(Precision))}")
+    if precision not in get_args(StoredPrecision):
+        raise UserError(f"precision={precision!r}: expected one of {', '.join(get_args(StoredPrecision))}")
     ctranslate2 = import_ctranslate2()
     require_transformer(loaded)
     check_heads(loaded.config.model)
@@ -179,7 +179,12 @@ def _array(weight: torch.Tensor) -> np.ndarray:
 
 
 def _log_probs(
-    loaded: LoadedModel, ctranslate2: ModuleType, files: dict[str, bytes], compute_type: str, src: Ids, tgt: Ids
+    loaded: LoadedModel,
+    ctranslate2: ModuleType,
+    files: dict[str, bytes],
+    compute_type: str,
+    src: SentenceIds,
+    tgt: SentenceIds,
 ) -> np.ndarray:
     """Return CTranslate2's log-probability of every target token."""
     translator = ctranslate2.Translator("the export", compute_type=compute_type, files=files)

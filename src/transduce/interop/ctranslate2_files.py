@@ -37,15 +37,13 @@ TYPES = {FLOAT32: ("float32", 4), INT8: ("int8", 1), INT16: ("int16", 2)}  # cod
 MAX_STRING = 256  # bytes; the longest name of a variable has 55
 MAX_VARIABLES = 100_000  # a layer of encoder and decoder has up to 60
 
-Shape = tuple[int, ...]
-
 
 @dataclass(frozen=True)
 class Variable:
     """An array in model.bin. value: the value of a number without a shape; None for arrays, which are not read."""
 
     type: int
-    shape: Shape
+    shape: tuple[int, ...]
     value: int | None = None
 
     def __str__(self) -> str:
@@ -101,7 +99,7 @@ def expected_numbers(model: ModelConfig) -> dict[str, Variable]:
     return {**numbers, **{name: Variable(INT16, (), value) for name, value in shorts.items()}}
 
 
-def expected_shapes(config: Config) -> dict[str, Shape]:
+def expected_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Return the shape of each array that CTranslate2 stores for a model, except the scales of int8."""
     model = config.model
     shapes = {}

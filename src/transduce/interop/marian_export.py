@@ -23,7 +23,7 @@ from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK, TokenizerLik
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_files import position_rows
 from transduce.interop.marian import MODEL_TYPES, OF_THE_VOCABULARY, marian_names, sines_first, with_order
-from transduce.interop.parity import Ids, check_package, compare, require_transformer
+from transduce.interop.parity import SentenceIds, check_package, compare, require_transformer
 from transduce.model.positions import sinusoids
 from transduce.storage.atomic_folder import encode_json, write_folder
 from transduce.storage.model_folder import LoadedModel, load_model
@@ -222,7 +222,7 @@ def _exported(loaded: LoadedModel, ids: list[int]) -> dict[str, Tensor]:
     return {**tensors, "final_logits_bias": bias[None]}
 
 
-def _log_probs(ids: list[int], folder: Path, src: Ids, tgt: Ids) -> np.ndarray:
+def _log_probs(ids: list[int], folder: Path, src: SentenceIds, tgt: SentenceIds) -> np.ndarray:
     """Return the log-probability of every target token, by transformers. folder: of the export."""
     from transformers import AutoModelForSeq2SeqLM
 

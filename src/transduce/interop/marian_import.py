@@ -28,9 +28,9 @@ from transduce.model.transformer import Transformer
 from transduce.storage.model_folder import save_model
 from transduce.training.weights import check_shapes, set_weights, weights
 
-Settings = Mapping[str, Any]  # the content of config.json
-Ids = Mapping[str, int]  # the token id of each piece in Hugging Face's form
-Order = list[int | None]  # for each of our ids the id in Hugging Face's form; None for unused rows
+MarianSettings = Mapping[str, Any]  # the content of config.json
+PieceIds = Mapping[str, int]  # the token id of each piece in Hugging Face's form
+IdOrder = list[int | None]  # for each of our ids the id in Hugging Face's form; None for unused rows
 
 UNUSED_BIAS = -1e4  # output bias of unused ids, which gives them the probability 0
 
@@ -87,7 +87,7 @@ OPTIONAL = {  # type and default
 }
 
 
-def _vocabularies(folder: Path) -> list[Ids]:
+def _vocabularies(folder: Path) -> list[PieceIds]:
     """Return the vocabulary of a Marian model, or the vocabularies of its source and its target."""
     return [_json(folder / name) for name in ("vocab.json", "target_vocab.json") if (folder / name).exists()]
 
@@ -100,7 +100,7 @@ def _own_tokenizer(path: Path) -> Tokenizer:
     return tokenizer
 
 
-def _type_problems(settings: Settings, vocabularies: Sequence[Ids], *, is_ours: bool) -> list[str]:
+def _type_problems(settings: MarianSettings, vocabularies: Sequence[PieceIds], *, is_ours: bool) -> list[str]:
     """Return a line for each value of config.json that is missing or of a wrong type, and for wrong pieces."""
     types = {**REQUIRED, **{key: kind for key, (kind, _) in OPTIONAL.items() if key in settings}}
     wrong = []
@@ -130,7 +130,7 @@ def _is_text(piece: str) -> bool:
     return True
 
 
-def _import_problems(settings: Settings, vocabularies: Sequence[Ids], is_ours: bool) -> list[str]:
+def _import_problems(settings: MarianSettings, vocabularies: Sequence[PieceIds], is_ours: bool) -> list[str]:
     """Return a line for each property of the model that transduce cannot build."""
     is_pre = settings.get("model_type") == MODEL_TYPES["pre"]
     expected = {**EXPECTED, "normalize_before": is_pre, "add_final_layer_norm": is_pre}
@@ -213,7 +213,7 @@ def _tensors(path: Path, output_size: int) -> dict[str, Tensor]:
     return {**tensors, "final_logits_bias": bias.reshape(-1)}
 
 
-def _sentence_pieces(folder: Path, vocabularies: Sequence[Ids]) -> SentencePieces:
+def _sentence_pieces(folder: Path, vocabularies: Sequence[PieceIds]) -> SentencePieces:
     """Return the tokenizer of a Marian model. Its vocabulary has the pieces of the source, then those of the target."""
     pieces = [piece for ids in vocabularies for piece in sorted(ids, key=ids.__getitem__)]
     names = {"<unk>": UNKNOWN}
@@ -222,17 +222,17 @@ def _sentence_pieces(folder: Path, vocabularies: Sequence[Ids]) -> SentencePiece
     return SentencePieces(document(source, target, [*CONTROLS, *ours]))
 
 
-def _orders(vocabularies: Sequence[Ids], tokenizer: TokenizerLike) -> tuple[Order, Order]:
+def _orders(vocabularies: Sequence[PieceIds], tokenizer: TokenizerLike) -> tuple[IdOrder, IdOrder]:
     """Return the order of the rows of the source, and of the target."""
     if tokenizer.kind != "sentencepiece":
-        order: Order = [*range(tokenizer.vocab_size)]
+        order: IdOrder = [*range(tokenizer.vocab_size)]
         return order, order
     names = {CONTROLS[BOS]: "<pad>", UNKNOWN: "<unk>", CONTROLS[PAD]: "", CONTROLS[UNK]: ""}
     source, *_, target = ([ids.get(names.get(p, p)) for p in tokenizer.vocabulary] for ids in [*vocabularies] * 2)
     return source, target
 
 
-def _config(settings: Settings, tensors: Mapping[str, Tensor], tokenizer: TokenizerLike, where: Path) -> Config:
+def _config(settings: MarianSettings, tensors: Mapping[str, Tensor], tokenizer: TokenizerLike, where: Path) -> Config:
     """Return the settings as a configuration of ours. Raises UserError if they are not valid.
 
     `marian_export` stored its whole configuration. From there are the settings that Hugging Face's form lacks; what
@@ -282,7 +282,7 @@ def _are_equal(tensors: Mapping[str, Tensor], name: str, other: str) -> bool:
 
 
 def _imported(
-    tensors: dict[str, Tensor], config: ModelConfig, orders: tuple[Order, Order], where: Path
+    tensors: dict[str, Tensor], config: ModelConfig, orders: tuple[IdOrder, IdOrder], where: Path
 ) -> dict[str, Tensor]:
     """Return our parameters from tensors in Hugging Face's form, by our names.
 
@@ -315,7 +315,7 @@ def _imported(
     return parameters
 
 
-def _reordered(rows: Tensor, order: Order, unused: float) -> Tensor:
+def _reordered(rows: Tensor, order: IdOrder, unused: float) -> Tensor:
     """Return `rows` in the order of our token ids. unused: value of the rows that have no id in Hugging Face's form."""
     reordered = torch.full((len(order), *rows.shape[1:]), unused)
     pairs = [(ours, theirs) for ours, theirs in enumerate(order) if theirs is not None]

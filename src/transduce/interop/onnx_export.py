@@ -29,7 +29,7 @@ from transduce.data.vocabulary import PAD
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_files import position_rows
 from transduce.interop.onnx_file import Graph
-from transduce.interop.parity import Ids, check_package, compare, require_transformer
+from transduce.interop.parity import SentenceIds, check_package, compare, require_transformer
 from transduce.storage.atomic_folder import write_folder
 from transduce.storage.model_folder import LoadedModel, load_model
 from transduce.training.weights import weights
@@ -205,7 +205,7 @@ class _Network:
 # ---- comparison with the original --------------------------------------------------------------------------------
 
 
-def _log_probs(graphs: dict[str, bytes], src: Ids, tgt: Ids) -> np.ndarray:
+def _log_probs(graphs: dict[str, bytes], src: SentenceIds, tgt: SentenceIds) -> np.ndarray:
     """Return onnxruntime's log-probability of every target token."""
     from transduce.interop.onnx_translate import OnnxModel
 

@@ -11,7 +11,7 @@ OPERATORS = 17  # version of the operators, the first with LayerNormalization
 TYPES = {"float32": 1, "int64": 7, "bool": 9}  # numbers of the types of values
 FLOAT_ATTRIBUTE, INT_ATTRIBUTE, INTS_ATTRIBUTE = 1, 2, 7
 
-Side = str | int  # of the shape of a value: a size, or the name of one that may change
+AxisSize = str | int  # of the shape of a value: a size, or the name of one that may change
 
 
 class Graph:
@@ -36,12 +36,12 @@ class Graph:
             self._arrays[name] = np.asarray(values, np.int64) if not isinstance(values, np.ndarray) else values
         return name
 
-    def input(self, name: str, kind: str, *sides: Side) -> str:
+    def input(self, name: str, kind: str, *sides: AxisSize) -> str:
         """Declare an input, and return its name. kind: a key of `TYPES`."""
         self._values.append(field(11, _value(name, kind, sides)))
         return name
 
-    def output(self, name: str, kind: str, *sides: Side) -> None:
+    def output(self, name: str, kind: str, *sides: AxisSize) -> None:
         """Declare the value `name` as an output."""
         self._values.append(field(12, _value(name, kind, sides)))
 
@@ -68,7 +68,7 @@ def _tensor(name: str, array: np.ndarray) -> bytes:
     return sides + field(2, TYPES[array.dtype.name]) + field(8, name) + field(9, content)
 
 
-def _value(name: str, kind: str, sides: Sequence[Side]) -> bytes:
+def _value(name: str, kind: str, sides: Sequence[AxisSize]) -> bytes:
     """Return the type of an input or an output."""
     shape = b"".join(field(1, field(2, side) if isinstance(side, str) else field(1, side)) for side in sides)
     return field(1, name) + field(2, field(1, field(1, TYPES[kind]) + field(2, shape)))

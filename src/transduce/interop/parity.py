@@ -16,8 +16,8 @@ from transduce.model.transformer import Transformer
 from transduce.storage.model_folder import LoadedModel
 from transduce.training.loss import token_log_probs
 
-Ids = list[np.ndarray]  # the token ids of each sentence
-LogProbs = Callable[[Ids, Ids], np.ndarray]
+SentenceIds = list[np.ndarray]  # the token ids of each sentence
+LogProbs = Callable[[SentenceIds, SentenceIds], np.ndarray]
 
 PAIRS = 32
 LONGEST = 64  # tokens of a side
@@ -36,7 +36,7 @@ def require_transformer(loaded: LoadedModel) -> Transformer:
     return loaded.model
 
 
-def random_pairs(loaded: LoadedModel) -> tuple[Ids, Ids]:
+def random_pairs(loaded: LoadedModel) -> tuple[SentenceIds, SentenceIds]:
     """Return the token ids of `PAIRS` random sources and targets, without control tokens."""
     longest = min(LONGEST, loaded.config.data.max_tokens - 1)
     random = np.random.default_rng(1)
@@ -46,7 +46,7 @@ def random_pairs(loaded: LoadedModel) -> tuple[Ids, Ids]:
 
 
 @torch.inference_mode()
-def own_log_probs(loaded: LoadedModel, src: Ids, tgt: Ids) -> np.ndarray:
+def own_log_probs(loaded: LoadedModel, src: SentenceIds, tgt: SentenceIds) -> np.ndarray:
     """Return our model's log-probability of every target token, EOS included: (tokens of all targets,), on the CPU.
 
     Raises UserError if one is not finite, because weights are too large: no other program could compute the same.

@@ -16,10 +16,10 @@ from transduce.decoding.constraint import Constraint
 from transduce.errors import UserError
 from transduce.parsing.linearize import NO_PHRASE, End, labels_of, n_ends, tag_and_end
 
-Row = TypeVar("Row")
+SymbolRow = TypeVar("SymbolRow")
 
 
-class Symbols(Protocol[Row]):
+class Symbols(Protocol[SymbolRow]):
     """The symbols that a model writes, by id, and the rules of their form for one row of a search."""
 
     @property
@@ -29,15 +29,15 @@ class Symbols(Protocol[Row]):
         """Return the number of tokens of the shortest output for `n_words` words, EOS counted."""
         ...
 
-    def start(self, n_words: int, max_length: int) -> Row:
+    def start(self, n_words: int, max_length: int) -> SymbolRow:
         """Return a row before its first symbol. max_length: maximum tokens of its output, at least `shortest`."""
         ...
 
-    def allowed(self, row: Row) -> Sequence[int]:
+    def allowed(self, row: SymbolRow) -> Sequence[int]:
         """Return the ids that may come next in a row. Equal answers are the same object."""
         ...
 
-    def advance(self, row: Row, symbol: int) -> Row:
+    def advance(self, row: SymbolRow, symbol: int) -> SymbolRow:
         """Return the row after one more symbol. A row that the beam has given up may get any symbol."""
         ...
 
@@ -236,26 +236,28 @@ ONLY_EOS = (EOS,)
 
 
 @dataclass(frozen=True)
-class TreeConstraint(Constraint, Generic[Row]):
+class TreeConstraint(Constraint, Generic[SymbolRow]):
     """The constraint that each row becomes a tree over its words."""
 
-    table: Symbols[Row]
-    rows: Sequence[Row]
+    table: Symbols[SymbolRow]
+    rows: Sequence[SymbolRow]
 
     def allowed(self) -> dict[int, Sequence[int]]:
         """Return the ids that may come next, by row: all rows are restricted."""
         return dict(enumerate(map(self.table.allowed, self.rows)))
 
-    def select(self, rows: Sequence[int]) -> "TreeConstraint[Row]":
+    def select(self, rows: Sequence[int]) -> "TreeConstraint[SymbolRow]":
         """Return the constraint whose row i is row rows[i] of this one."""
         return TreeConstraint(self.table, [self.rows[row] for row in rows])
 
-    def advance(self, ids: Sequence[int]) -> "TreeConstraint[Row]":
+    def advance(self, ids: Sequence[int]) -> "TreeConstraint[SymbolRow]":
         """Return the constraint after one more symbol for each row."""
         return TreeConstraint(self.table, [*map(self.table.advance, self.rows, ids)])
 
 
-def tree_constraint(table: Symbols[Row], n_words: Sequence[int], max_lengths: Sequence[int]) -> TreeConstraint[Row]:
+def tree_constraint(
+    table: Symbols[SymbolRow], n_words: Sequence[int], max_lengths: Sequence[int]
+) -> TreeConstraint[SymbolRow]:
     """Return the constraint before the first symbol, with a row for each sentence.
 
     n_words: number of words of each sentence. max_lengths: maximum number of tokens of its output, at least

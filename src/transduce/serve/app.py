@@ -32,7 +32,7 @@ MAX_AGE = 7_200  # seconds for which a browser may keep the answer to a prefligh
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-class State:
+class ServiceState:
     """What a server keeps over a reload. is_ready: a first translation was made, and no signal came."""
 
     is_ready = False
@@ -41,7 +41,7 @@ class State:
         self.downloads = Downloads()
 
 
-def application(service: Service, settings: ServerSettings, state: State, log: Log) -> ASGIApp:
+def application(service: Service, settings: ServerSettings, state: ServiceState, log: Log) -> ASGIApp:
     """Return the whole application of a server."""
     accounts = Accounts(settings.keys)
     libre, deepl = LibreTranslate(service, settings, accounts), DeepL(service, settings, accounts)

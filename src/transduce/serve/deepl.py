@@ -12,7 +12,7 @@ from transduce.decoding.options import Split
 from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.serve.api import ClientApi, json_response
 from transduce.serve.glossaries import Glossaries, owner_of, terms_of
-from transduce.serve.models import Pair, name_of
+from transduce.serve.models import LanguagePair, name_of
 from transduce.serve.phrases import refuse_phrases
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.requests import Fields
@@ -76,7 +76,7 @@ class DeepL(ClientApi):
         await self.fields(request)
         return json_response({"character_count": 0, "character_limit": CHARACTER_LIMIT})
 
-    def _terms(self, fields: Fields, owner: str, pairs: Sequence[Pair]) -> Terms:
+    def _terms(self, fields: Fields, owner: str, pairs: Sequence[LanguagePair]) -> Terms:
         """Return the terms of the glossary that a request names."""
         key = fields.optional_text("glossary_id")
         if not key:

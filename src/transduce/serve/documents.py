@@ -12,7 +12,7 @@ from transduce.decoding.hypothesis import Alignment
 from transduce.decoding.options import DecodingOptions, with_keywords
 from transduce.serve.models import TranslationModel
 
-Output = TypeVar("Output")
+Replacement = TypeVar("Replacement")
 
 
 class Part(Protocol):
@@ -37,7 +37,9 @@ def lines_of(document: Document) -> list[Part]:
     return [part for part in document if not isinstance(part, str)]
 
 
-def filled(document: Document, outputs: Iterable[Output], keep: Callable[[str], Output] = str) -> list[Output]:
+def filled(
+    document: Document, outputs: Iterable[Replacement], keep: Callable[[str], Replacement] = str
+) -> list[Replacement]:
     """Return what takes the place of each member of a document. outputs: of its parts. keep: makes one of a string."""
     remaining = iter(outputs)
     return [keep(member) if isinstance(member, str) else next(remaining) for member in document]

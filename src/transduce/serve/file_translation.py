@@ -7,14 +7,14 @@ from starlette.requests import Request
 from transduce.decoding.phrases.placeholders import damaged_placeholders
 from transduce.serve.documents import Part
 from transduce.serve.logs import Record
-from transduce.serve.models import Pair
+from transduce.serve.models import LanguagePair
 from transduce.serve.service import Service, TextTranslation, TranslateCall
 
 PORTION = 64  # texts of a file that are translated together; other requests take turns with them
 
 
 async def translate_parts(
-    service: Service, parts: Sequence[Part], pair: Pair, request: Request, record: Record, *, placeholders: bool
+    service: Service, parts: Sequence[Part], pair: LanguagePair, request: Request, record: Record, *, placeholders: bool
 ) -> list[TextTranslation]:
     """Return the translation of each part. A portion waits for room in the queue.
 

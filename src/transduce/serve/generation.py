@@ -9,11 +9,11 @@ from starlette.types import Receive, Scope, Send
 from transduce.data.languages import language_likelihoods
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.terms import Terms
-from transduce.serve.app import State, application
+from transduce.serve.app import ServiceState, application
 from transduce.serve.engine import Engine
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
-from transduce.serve.models import Pair, ServerModels, TranslationModel, primary
+from transduce.serve.models import LanguagePair, ServerModels, TranslationModel, primary
 from transduce.serve.queue import SentenceQueue
 from transduce.serve.sentence import Sentence
 from transduce.serve.service import Service
@@ -36,16 +36,18 @@ class Description:
 class Loaded:
     """What a server reads from files: its models and terms by (source, target), and its keys, in the settings."""
 
-    by_pair: Mapping[Pair, TranslationModel]
+    by_pair: Mapping[LanguagePair, TranslationModel]
     settings: ServerSettings
     description: Description
-    terms: Mapping[Pair, Terms] = field(default_factory=dict[Pair, Terms])
+    terms: Mapping[LanguagePair, Terms] = field(default_factory=dict[LanguagePair, Terms])
 
 
 class Generation:
     """The models between two reloads: their queue, engine, service and application. It counts its open requests."""
 
-    def __init__(self, loaded: Loaded, options: DecodingOptions, metrics: Metrics, log: Log, state: State) -> None:
+    def __init__(
+        self, loaded: Loaded, options: DecodingOptions, metrics: Metrics, log: Log, state: ServiceState
+    ) -> None:
         settings = loaded.settings
         self.description = loaded.description
         self.n_requests = 0

@@ -21,7 +21,7 @@ from transduce.data.text import is_blank
 from transduce.decoding.phrases.terms import Terms
 from transduce.errors import UserError
 from transduce.serve.logs import Log
-from transduce.serve.models import Pair
+from transduce.serve.models import LanguagePair
 from transduce.serve.refusal import Refusal, invalid
 from transduce.storage.atomic_folder import write_file
 
@@ -39,7 +39,7 @@ class Dictionary(msgspec.Struct, frozen=True, kw_only=True):
     entries: dict[str, str]
 
     @property
-    def pair(self) -> Pair:
+    def pair(self) -> LanguagePair:
         return self.source, self.target
 
 
@@ -52,7 +52,7 @@ class Glossary(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     dictionaries: tuple[Dictionary, ...]
 
-    def dictionary(self, pair: Pair) -> Dictionary | None:
+    def dictionary(self, pair: LanguagePair) -> Dictionary | None:
         """Return the dictionary of a pair of languages; None if there is none."""
         return next((each for each in self.dictionaries if each.pair == pair), None)
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from transduce.serve.api import json_response
 from transduce.serve.deepl import DeepL
 from transduce.serve.glossaries import Dictionary, Glossary, owner_of, parse_entries
-from transduce.serve.models import Pair
+from transduce.serve.models import LanguagePair
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.requests import Fields
 
@@ -116,7 +116,7 @@ class GlossaryRoutes:
         entries = parse_entries(fields.text("entries"), fields.text("entries_format"))
         return Dictionary(source=source, target=target, entries=entries)
 
-    def _pair(self, fields: Fields) -> Pair:
+    def _pair(self, fields: Fields) -> LanguagePair:
         """Return the languages of a dictionary. Raises Refusal if no model translates between them."""
         models = self._api.service.models
         source, target = (models.code(fields.text(name)) for name in ("source_lang", "target_lang"))

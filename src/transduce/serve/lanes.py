@@ -21,8 +21,6 @@ MEMORY_SECONDS = 60.0  # after which an old speed is not believed any more: othe
 CALM = 0.7  # of the time to its deadline that a request may need, for turns
 HOPELESS = 1.25  # of the same time, from which a request cannot be done; an estimate may be wrong by less
 
-Order = tuple[float, int]
-
 
 @dataclass(eq=False)
 class WaitingRequest:
@@ -143,7 +141,7 @@ class Lane:
                 n_tokens += request.n_tokens
         return late if is_in_danger else None
 
-    def _order(self, request: WaitingRequest, late: set[int] | None) -> Order:
+    def _order(self, request: WaitingRequest, late: set[int] | None) -> tuple[float, int]:
         """Return what sorts requests: by turns, or by arrival if requests are in danger; `late` ones then come last."""
         if late is None:
             return self.turns[request.sender], request.last_number

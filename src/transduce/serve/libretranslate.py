@@ -14,7 +14,7 @@ from transduce.serve.documents import filled, lines_of
 from transduce.serve.downloads import Downloads
 from transduce.serve.file_translation import PORTION, doubtful_texts, translate_parts
 from transduce.serve.formats.files import MODULES, File, extension_of, read_file
-from transduce.serve.models import Pair, name_of
+from transduce.serve.models import LanguagePair, name_of
 from transduce.serve.phrases import constraints_of, keeps_placeholders, refuse_phrases_of_file, terms_of
 from transduce.serve.refusal import Refusal, invalid
 from transduce.serve.requests import Fields
@@ -115,7 +115,7 @@ class LibreTranslate(ClientApi):
             raise invalid(f"Invalid request: file ({count} characters) exceeds limit ({most})")
         return file
 
-    def _min_confidence(self, fields: Fields, pair: Pair) -> float | None:
+    def _min_confidence(self, fields: Fields, pair: LanguagePair) -> float | None:
         """Return the confidence below which a text is doubtful. Raises Refusal if the model has no calibration."""
         least = fields.fraction("min_confidence")
         model = self.service.models.by_pair.get(pair)
@@ -151,7 +151,7 @@ class LibreTranslate(ClientApi):
         call = TranslateCall(texts, pairs, alternatives, is_html=FORMATS[name], **more)
         return call, is_list, detections
 
-    def _pairs(self, fields: Fields, texts: Sequence[str], *, is_html: bool) -> tuple[list[Pair], Detections]:
+    def _pairs(self, fields: Fields, texts: Sequence[str], *, is_html: bool) -> tuple[list[LanguagePair], Detections]:
         """Return source and target of each text, and the languages if they are detected."""
         source, target = fields.text("source"), fields.text("target")
         models = self.service.models

@@ -16,11 +16,11 @@ from transduce.errors import UserError
 
 SURE = 50  # the confidence from which a text counts as one in the target language
 
-Key = TypeVar("Key", bound=Hashable)
-Pair = tuple[str, str]  # the codes of source and target
+LineKey = TypeVar("LineKey", bound=Hashable)
+LanguagePair = tuple[str, str]  # the codes of source and target
 
 
-class Search(Protocol[Key]):
+class Search(Protocol[LineKey]):
     """Lines that one model translates together, in one thread. The caller knows a line by its key."""
 
     def __len__(self) -> int:
@@ -33,16 +33,16 @@ class Search(Protocol[Key]):
         ...
 
     def admit(
-        self, key: Key, text: str, options: DecodingOptions, constraint: LineConstraint = ..., terms: Terms = ...
+        self, key: LineKey, text: str, options: DecodingOptions, constraint: LineConstraint = ..., terms: Terms = ...
     ) -> None:
         """Take a line in. An exception concerns only this line."""
         ...
 
-    def step(self) -> dict[Key, Translation | Exception]:
+    def step(self) -> dict[LineKey, Translation | Exception]:
         """Compute for a while; return the lines that end here, by key: the translation, or the reason for none."""
         ...
 
-    def drop(self, keys: Collection[Key]) -> None:
+    def drop(self, keys: Collection[LineKey]) -> None:
         """Stop translating lines."""
         ...
 
@@ -101,9 +101,9 @@ class ServerModels:
 
     def __init__(
         self,
-        by_pair: Mapping[Pair, TranslationModel],
+        by_pair: Mapping[LanguagePair, TranslationModel],
         likelihoods: Likelihoods | None = None,
-        terms: Mapping[Pair, Terms] | None = None,
+        terms: Mapping[LanguagePair, Terms] | None = None,
     ) -> None:
         self._likelihoods = likelihoods
         self.by_pair = dict(by_pair)
@@ -188,7 +188,7 @@ def check_code(code: str) -> str:
     return code
 
 
-def check_pair(source: str, target: str) -> Pair:
+def check_pair(source: str, target: str) -> LanguagePair:
     """Return two language codes of the command line. Raises UserError for other text, and for one language twice."""
     pair = check_code(source), check_code(target)
     if source.lower() == target.lower():
@@ -196,7 +196,7 @@ def check_pair(source: str, target: str) -> Pair:
     return pair
 
 
-def pair_of(text: str) -> Pair:
+def pair_of(text: str) -> LanguagePair:
     """Return the two codes of a pair such as en-de or pt-BR-en: the target is what follows the last hyphen."""
     source, _, target = text.rpartition("-")
     if not source:

@@ -15,7 +15,7 @@ import uvicorn
 from transduce.data.system import ENDING, allow_open_files, call_at_signal, signals
 from transduce.decoding.options import DecodingOptions
 from transduce.errors import UserError
-from transduce.serve.app import State, metrics_application
+from transduce.serve.app import ServiceState, metrics_application
 from transduce.serve.generation import Generation, Generations, Loaded
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
@@ -100,7 +100,7 @@ def run(
     logging.getLogger().addHandler(logging.NullHandler())  # what libraries log may quote parts of a request
     metrics = Metrics()
     log = Log(metrics.log_errors.inc)
-    state = State()
+    state = ServiceState()
     generations = Generations(lambda each: Generation(each, options, metrics, log, state), loaded, metrics)
     life = Life(generations, load, state, log)
     asyncio.run(life.run(loaded.settings, metrics, sockets, on_ready))
@@ -113,7 +113,7 @@ def run(
 class Life:
     """The life of a server in its event loop: its first translation, its signals, and its end."""
 
-    def __init__(self, generations: Generations, load: Callable[[], Loaded], state: State, log: Log) -> None:
+    def __init__(self, generations: Generations, load: Callable[[], Loaded], state: ServiceState, log: Log) -> None:
         self._generations = generations
         self._load = load
         self._state = state

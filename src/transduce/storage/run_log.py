@@ -13,7 +13,7 @@ from transduce.data.disk import error_at
 from transduce.errors import UserError
 from transduce.storage.trackers import Tracker, TrackerName, open_tracker
 
-Value = int | float | str | None
+LogValue = int | float | str | None
 LogLine = dict[str, Any]  # of log.jsonl: values by name
 
 
@@ -40,7 +40,7 @@ class RunLog:
         self.file = path.open("ab", buffering=0)
         self.file.truncate(length)
 
-    def report(self, step: int, values: Mapping[str, Value]) -> None:
+    def report(self, step: int, values: Mapping[str, LogValue]) -> None:
         """Append one line for `step`. If the write fails, the next report and `sync` repeat the line.
 
         The tracker gets the numbers once.

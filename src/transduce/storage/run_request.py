@@ -24,6 +24,7 @@ from transduce.data.noise import MASKS
 from transduce.data.paths import PathsAndText
 from transduce.data.sentences import usual_most
 from transduce.data.symbols import SubwordsAndSymbols
+from transduce.data.text import FilePair
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import MIDDLE_MARKS, TokenizerLike, split_tag
 from transduce.data.words import Words
@@ -37,7 +38,6 @@ from transduce.storage.trackers import TrackerName, tracker_problems
 from transduce.training.distributed import world_size
 from transduce.training.sharding import shard_problems
 
-FilePair = tuple[Path, Path]
 SAMPLED_LINES = 200_000  # of each corpus, of which every tenth is divided into sentences: this takes 1 s
 
 

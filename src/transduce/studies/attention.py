@@ -26,15 +26,15 @@ from transduce.family.longformer import LongformerAttention
 from transduce.family.tensor_product_attention import T6
 from transduce.model.attention import Attention
 from transduce.model.transformer import parameter_count
-from transduce.studies.attention_forms import SIZES, AttentionSizes, Shape, TrainedForm, forms, measure, rows
+from transduce.studies.attention_forms import SIZES, AttentionShape, AttentionSizes, TrainedForm, forms, measure, rows
 from transduce.studies.attention_report import report
-from transduce.studies.results import Cost, Count, Duration, Figures, Results, Study, figures_type, settings_type
+from transduce.studies.results import Cost, Duration, Figures, PositiveInt, Results, Study, figures_type, settings_type
 from transduce.studies.runner import CellTask, in_turn, print_line, run_tasks, timed
 from transduce.studies.small_models import Streams, hashes, read_streams, train_small
 
 # The costs of a form of attention, or of a layer with it, at a length.
 COSTS = figures_type(
-    forward_seconds=Cost, backward_seconds=Cost, peak_bytes=Count, optional={"cache_bytes_per_token": Count}
+    forward_seconds=Cost, backward_seconds=Cost, peak_bytes=PositiveInt, optional={"cache_bytes_per_token": PositiveInt}
 )
 COSTS_OF_FORMS = figures_type("n", forms=dict[str, COSTS])
 TRAINING = figures_type("row", "seed", "parameters", "cpu_seconds", loss=Duration)  # in nats for a predicted token
@@ -100,7 +100,7 @@ def model_of(row: TrainedForm, vocab_size: int, sizes: AttentionSizes) -> nn.Mod
         return T6(T6Config(**shape, d_ff=d_ff, tied=False, q_rank=sizes.ranks[0], kv_rank=sizes.ranks[1]))
     name = row.base if row.name == "longformer" else row.name
     (form,) = (form for form in forms(sizes) if form.name == name)
-    attention = form.make(Shape(sizes.length, sizes.n_heads, sizes.d_model // sizes.n_heads))
+    attention = form.make(AttentionShape(sizes.length, sizes.n_heads, sizes.d_model // sizes.n_heads))
     if row.causal:
         gpt2 = GPT2(GPT2Config(**shape, dropout=0.0))
         gpt2.attention = attention

@@ -28,7 +28,7 @@ from transduce.family.rope import Rope
 from transduce.family.tensor_product_attention import TensorProductAttention, with_products, with_rotation_of_factors
 from transduce.family.window import with_window
 from transduce.model.attention import Attention, Mask, MultiHeadAttention, fast_attention, reference_attention
-from transduce.studies.results import Cost, Count, Figures
+from transduce.studies.results import Cost, Figures, PositiveInt
 from transduce.training.halves import threads
 
 # ---- sizes -------------------------------------------------------------------------------------------------------
@@ -49,30 +49,30 @@ class AttentionSizes:
     falls to 0. valid_texts: at most, of the validation text. mask_share: of the tokens, where they are masked.
     """
 
-    lengths: tuple[Count, ...] = (256, 1_024, 4_096, 16_384)
-    rounds: tuple[Count, ...] = (7, 5, 3, 2)
-    longest_square: Count = 4_096
-    cost_heads: Count = 8
-    cost_width: Count = 64
-    reach: Count = 64
-    n_global: Count = 1
-    per_summary: Count = 8
-    features: Count = 256
-    rank: Count = 64
-    block: Count = 32
-    n_random: Count = 3
-    ranks: tuple[Count, Count, Count] = (6, 2, 2)
-    length: Count = 512
-    d_model: Count = 128
-    n_layers: Count = 3
-    n_heads: Count = 4
-    vocab_size: Count = 4_000
-    steps: Count = 400
-    batch: Count = 8
+    lengths: tuple[PositiveInt, ...] = (256, 1_024, 4_096, 16_384)
+    rounds: tuple[PositiveInt, ...] = (7, 5, 3, 2)
+    longest_square: PositiveInt = 4_096
+    cost_heads: PositiveInt = 8
+    cost_width: PositiveInt = 64
+    reach: PositiveInt = 64
+    n_global: PositiveInt = 1
+    per_summary: PositiveInt = 8
+    features: PositiveInt = 256
+    rank: PositiveInt = 64
+    block: PositiveInt = 32
+    n_random: PositiveInt = 3
+    ranks: tuple[PositiveInt, PositiveInt, PositiveInt] = (6, 2, 2)
+    length: PositiveInt = 512
+    d_model: PositiveInt = 128
+    n_layers: PositiveInt = 3
+    n_heads: PositiveInt = 4
+    vocab_size: PositiveInt = 4_000
+    steps: PositiveInt = 400
+    batch: PositiveInt = 8
     rate: Cost = 1e-3
-    warmup: Count = 40
+    warmup: PositiveInt = 40
     largest_gradient: Cost = 1.0
-    valid_texts: Count = 32
+    valid_texts: PositiveInt = 32
     mask_share: Cost = 0.15
 
 
@@ -82,7 +82,7 @@ SIZES = AttentionSizes()
 
 
 @dataclass(frozen=True)
-class Shape:
+class AttentionShape:
     """The sizes of an attention: positions n, heads H and their width K."""
 
     n: int
@@ -147,7 +147,7 @@ class AttentionForm(TrainedForm, Generic[M]):
     is_square: its memory grows with n^2, so that it is not measured at the longest lengths.
     """
 
-    make: Callable[[Shape], M]
+    make: Callable[[AttentionShape], M]
     is_square: bool = False
 
 
@@ -158,13 +158,13 @@ def forms(sizes: AttentionSizes) -> tuple[AttentionForm[Attention], ...]:
     summaries = f"fixed, √n, 1 summary in {sizes.per_summary}"
     features = f"Performer, {sizes.features} features"
 
-    def fixed_of(shape: Shape) -> Attention:
+    def fixed_of(shape: AttentionShape) -> Attention:
         return with_pattern(fixed(shape.stride, -(-shape.stride // sizes.per_summary)))
 
-    def performer(shape: Shape) -> Attention:
+    def performer(shape: AttentionShape) -> Attention:
         return Performer(shape.d_k, sizes.features)
 
-    def big_bird_of(shape: Shape) -> Attention:
+    def big_bird_of(shape: AttentionShape) -> Attention:
         return with_pattern(big_bird(sizes.block, sizes.n_random, shape.n_heads))
 
     blocks, rank = f"BigBird, blocks of {sizes.block}", f"Linformer, rank {sizes.rank}"
@@ -191,19 +191,19 @@ def forms(sizes: AttentionSizes) -> tuple[AttentionForm[Attention], ...]:
 def layers(sizes: AttentionSizes) -> tuple[AttentionForm[ProjectedAttention], ...]:
     """Return the layers with their sizes. The causal ones have no biases, and RoPE, as in Llama and T6."""
 
-    def llama(shape: Shape) -> ProjectedAttention:
+    def llama(shape: AttentionShape) -> ProjectedAttention:
         module = MultiHeadAttention(shape.d_model, shape.n_heads, bias=False)
         return ProjectedAttention(module, with_rotation(shape.angles()))
 
-    def t6(shape: Shape) -> ProjectedAttention:
+    def t6(shape: AttentionShape) -> ProjectedAttention:
         module = TensorProductAttention(shape.d_model, shape.n_heads, ranks=sizes.ranks)
         products = with_products(shape.n_heads)
         return ProjectedAttention(module, with_rotation_of_factors(shape.angles(), shape.n_heads, products))
 
-    def bert(shape: Shape) -> ProjectedAttention:
+    def bert(shape: AttentionShape) -> ProjectedAttention:
         return ProjectedAttention(MultiHeadAttention(shape.d_model, shape.n_heads), fast_attention)
 
-    def longformer(shape: Shape) -> ProjectedAttention:
+    def longformer(shape: AttentionShape) -> ProjectedAttention:
         module = LongformerAttention(shape.d_model, shape.n_heads, sizes.reach, n_global=sizes.n_global)
         return ProjectedAttention(module, fast_attention)
 
@@ -245,7 +245,9 @@ def rows(sizes: AttentionSizes) -> tuple[TrainedForm, ...]:
 class Pass:
     """A forward and a backward pass of a form, or of a layer, over one text, which can be repeated."""
 
-    def __init__(self, form: AttentionForm[Attention] | AttentionForm[ProjectedAttention], shape: Shape) -> None:
+    def __init__(
+        self, form: AttentionForm[Attention] | AttentionForm[ProjectedAttention], shape: AttentionShape
+    ) -> None:
         torch.manual_seed(1)
         mask: Mask = "causal" if form.causal else torch.ones(1, 1, 1, shape.n, dtype=torch.bool)
         function = form.make(shape)
@@ -296,7 +298,7 @@ def measure(n: int, sizes: AttentionSizes) -> Figures:
     The forms take turns, so that another program on the machine delays all of them. The seconds are the minimum of all
     rounds: other programs can only add time. The first pass, which measures memory, warms up.
     """
-    shape = Shape(n, sizes.cost_heads, sizes.cost_width)
+    shape = AttentionShape(n, sizes.cost_heads, sizes.cost_width)
     items = [item for item in (*forms(sizes), *layers(sizes)) if n <= sizes.longest_square or not item.is_square]
     passes = {item.name: Pass(item, shape) for item in items}
     costs: dict[str, dict[str, float]] = {name: {"peak_bytes": form.peak_bytes()} for name, form in passes.items()}

@@ -20,7 +20,7 @@ import torch
 from transduce.config.recipes import find_recipe
 from transduce.config.recipes.studies.table3 import schedule
 from transduce.data.batches import collate
-from transduce.data.text import read_pairs
+from transduce.data.text import FilePair, LinePair, read_pairs
 from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import write_file
@@ -28,17 +28,15 @@ from transduce.storage.model_folder import load_model
 from transduce.studies import claims_models
 from transduce.studies.claims_models import run_in_process
 from transduce.studies.claims_report import POSITIONS, RELATIVE, SMOOTHING, report
-from transduce.studies.results import Count, Duration, Figures, Percent, Results, Study, figures_type
+from transduce.studies.results import Duration, Figures, Percent, PositiveInt, Results, Study, figures_type
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
-from transduce.studies.trainings import SCORES, TRAINING, TRANSLATION, FilePair, Texts, Training
+from transduce.studies.trainings import SCORES, TRAINING, TRANSLATION, Texts, Training
 
 BASE = "small-table3-base"
 STEPS = 1_200
 SHORT = 16  # the maximum number of pieces on both sides of a short pair
 LONGER = 22  # both sides of a longer pair have more pieces
-
-Pair = tuple[str, str]
 
 SOFTMAX = figures_type(variance=Duration, gradient=Duration, components=Duration)  # means over its rows
 SCALING = figures_type("row", "seed", "perplexity", "cpu_seconds", softmax_start=SOFTMAX, softmax_end=SOFTMAX)
@@ -48,11 +46,11 @@ SMOOTHED = figures_type(optional={"accuracy": Percent})  # added after the train
 SETTINGS = TypedDict(
     "SETTINGS",
     {
-        "most pieces of short pairs": NotRequired[Count],
-        "least pieces of longer pairs": NotRequired[Count],
-        "short training pairs": NotRequired[Count],
-        "short pairs": NotRequired[Count],
-        "longer pairs": NotRequired[Count],
+        "most pieces of short pairs": NotRequired[PositiveInt],
+        "least pieces of longer pairs": NotRequired[PositiveInt],
+        "short training pairs": NotRequired[PositiveInt],
+        "short pairs": NotRequired[PositiveInt],
+        "longer pairs": NotRequired[PositiveInt],
         "new positions, %": NotRequired[Percent],
     },
 )
@@ -124,12 +122,12 @@ def run_claims(texts: Texts, out: Path, *, jobs: int | None = None, rerun: bool 
 
 
 @dataclass(frozen=True)
-class Split:
+class LengthSplit:
     """The short training pairs, the short pairs of the validation text, and its longer ones, with their figures."""
 
-    train: list[Pair]
-    valid: list[Pair]
-    longer: list[Pair]
+    train: list[LinePair]
+    valid: list[LinePair]
+    longer: list[LinePair]
     figures: Figures
 
     def write(self, folder: Path, language: str) -> Texts:
@@ -143,7 +141,7 @@ class Split:
         return Texts(paths["train"], paths["valid"], paths["longer"], language)
 
 
-def split_texts(texts: Texts, vocab_size: int) -> Split:
+def split_texts(texts: Texts, vocab_size: int) -> LengthSplit:
     """Return the short and the longer pairs. vocab_size: of the trainings.
 
     The tokenizer that a training learns from the short pairs gives the pieces. Raises UserError if there is no short
@@ -169,10 +167,10 @@ def split_texts(texts: Texts, vocab_size: int) -> Split:
         "longer pairs": len(longer),
         "new positions, %": round(100 * float((targets - SHORT).sum() / targets.sum()), 1),
     }
-    return Split(train, valid, longer, figures)
+    return LengthSplit(train, valid, longer, figures)
 
 
-def _short_pairs(pairs: list[Pair], vocab_size: int, paths: FilePair) -> tuple[list[Pair], Tokenizer]:
+def _short_pairs(pairs: list[LinePair], vocab_size: int, paths: FilePair) -> tuple[list[LinePair], Tokenizer]:
     """Return the short pairs, and the tokenizer that a training learns from them.
 
     A tokenizer that is learned from fewer pairs can have more pieces in one of them, so pairs are left out until all
@@ -188,7 +186,7 @@ def _short_pairs(pairs: list[Pair], vocab_size: int, paths: FilePair) -> tuple[l
         pairs = [pair for pair, short in zip(pairs, is_short, strict=True) if short]
 
 
-def _pieces(pairs: Sequence[Pair], tokenizer: Tokenizer) -> np.ndarray:
+def _pieces(pairs: Sequence[LinePair], tokenizer: Tokenizer) -> np.ndarray:
     """Return the numbers of pieces of source and target: (pairs, 2)."""
     sides = (tokenizer.encode_batch([pair[side] for pair in pairs]) for side in (0, 1))
     return np.stack([np.array([len(ids) for ids in side], dtype=np.int64) for side in sides], axis=1)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from transduce.config.schema import Config, architecture
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_report import NOT_RUN, Report, fill_report
-from transduce.studies.results import Entry, Results, config_of
+from transduce.studies.results import JsonObject, Results, config_of
 
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)  # Student's t by degrees of freedom from 1
 
@@ -115,7 +115,7 @@ def paired_difference(differences: Sequence[float]) -> Difference | None:
     return Difference(statistics.fmean(differences), spread and spread.margin(len(differences)))
 
 
-class Row(list[Entry]):
+class Row(list[JsonObject]):
     """The entries of a row that are done, one for each seed, and their figures as text."""
 
     def values(self, *keys: str) -> list[Any]:

@@ -17,7 +17,7 @@ from transduce.family.decoder_only import DecoderOnly
 from transduce.family.experts import router_loss, routings
 from transduce.model.transformer import parameter_count
 from transduce.studies.comparison import Difference, Row, as_factor, by_verdict, report_of, rows_of, samples_of
-from transduce.studies.results import Cost, Duration, Entry, Figures, Results, figures_type, list_type
+from transduce.studies.results import Cost, Duration, Figures, JsonObject, Results, figures_type, list_type
 from transduce.studies.small_models import SegmentSizes, SmallStudy, Streams, batches, perplexities, train_on_segments
 from transduce.training.flops import flops_per_token
 
@@ -114,7 +114,7 @@ def _cells(seeds: Row, change: Difference | None) -> list[str]:
     ]
 
 
-def _share(entries: Sequence[Entry], extreme: Callable[[list[float]], float]) -> str:
+def _share(entries: Sequence[JsonObject], extreme: Callable[[list[float]], float]) -> str:
     """Return the mean over layers and seeds of the highest or the lowest share; "" without experts."""
     values = [extreme(layer) for entry in entries for layer in entry.get("shares", [])]
     return f"{statistics.fmean(values):.2f}" if values else ""

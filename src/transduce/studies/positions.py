@@ -18,7 +18,7 @@ from transduce.family.rope import DynamicRope, LinearRope, Rope, YarnRope, ntk_t
 from transduce.family.transformer_xl import TransformerXL
 from transduce.model.transformer import parameter_count
 from transduce.studies.comparison import as_factor, by_verdict, mean_and_range, paired_difference, report_of
-from transduce.studies.results import Count, Figures, Results, figures_type, list_type
+from transduce.studies.results import Figures, PositiveInt, Results, figures_type, list_type
 from transduce.studies.small_models import SegmentSizes, SmallStudy, Streams, perplexities, train_on_segments
 
 POSITIONS = ("sinusoids", "learned", "rope", "alibi", "t5", "shaw")  # of `DecoderConfig`
@@ -39,7 +39,7 @@ TITLES = {
 }
 
 # Points, by the names of rows, which may scale the positions of one training.
-LENGTHS = figures_type(points=dict[str, list_type(figures_type("perplexity", length=Count))])
+LENGTHS = figures_type(points=dict[str, list_type(figures_type("perplexity", length=PositiveInt))])
 
 # ---- a training --------------------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ FORMAT_VERSION = 1
 # ---- types -------------------------------------------------------------------------------------------------------
 
 # Figures, with the values from which a report can be written.
-Count = Annotated[int, Meta(ge=1, le=1 << 62)]
+PositiveInt = Annotated[int, Meta(ge=1, le=1 << 62)]
 Cost = Annotated[float, Meta(gt=0, le=1e30)]  # seconds, bytes or FLOPs of something that was measured
 Duration = Annotated[float, Meta(ge=0, le=1e30)]
 Exponent = Annotated[float, Meta(ge=-100, le=100)]
@@ -50,16 +50,16 @@ Percent = Annotated[float, Meta(ge=0, le=100)]
 Perplexity = Annotated[float, Meta(ge=1, le=1e100)]
 
 Figures = Mapping[str, Any]  # by name: values of JSON
-Entry = dict[str, Any]  # of results.json
+JsonObject = dict[str, Any]  # of results.json
 
 # The figures of several studies, wherever they stand in an entry.
 FIGURES: Mapping[str, Any] = {
     "row": str,
     "seed": int,
-    "n": Count,
-    "step": Count,
-    "steps": Count,
-    "parameters": Count,
+    "n": PositiveInt,
+    "step": PositiveInt,
+    "steps": PositiveInt,
+    "parameters": PositiveInt,
     "seconds": Duration,
     "cpu_seconds": Duration,
     "perplexity": Perplexity,
@@ -92,7 +92,7 @@ SESSION = figures_type(
     command=str,
     versions=dict[str, str],
     commit=str | None,
-    machine=figures_type(processor=str, cores=Count, gpus=list[str]),
+    machine=figures_type(processor=str, cores=PositiveInt, gpus=list[str]),
     started_at=str,
 )
 STATE = figures_type(status=Literal["done", "failed", "not run"])
@@ -109,7 +109,7 @@ class Study:
 
     name: str
     entry_types: Callable[[str, Figures], Sequence[type]]
-    settings: type = Entry
+    settings: type = JsonObject
     key: str = "cells"
 
     def open(self, out: Path, settings: Figures) -> "Results":
@@ -148,8 +148,8 @@ class Results:
     path: Path
     study: Study
     settings: Figures
-    sessions: list[Entry] = field(default_factory=list)
-    entries: dict[str, Entry] = field(default_factory=dict)
+    sessions: list[JsonObject] = field(default_factory=list)
+    entries: dict[str, JsonObject] = field(default_factory=dict)
     has_session: bool = False
 
     def is_done(self, name: str) -> bool:
@@ -164,7 +164,7 @@ class Results:
         """Check whether the entry `name` has a reason instead of its figures."""
         return self.entries.get(name, {}).get("status") == "failed"
 
-    def done(self, row: str | None = None) -> list[Entry]:
+    def done(self, row: str | None = None) -> list[JsonObject]:
         """Return the entries that are done. row: only its entries, one for each seed; None: all entries."""
         done = [entry for entry in self.entries.values() if entry["status"] == "done"]
         return done if row is None else [entry for entry in done if entry.get("row") == row]
@@ -221,7 +221,7 @@ def _check_content(results: Results) -> None:
     """Raise ValueError if a session or an entry has a key without which no report can be written."""
     _check("asked", results.settings, results.study.settings)
     _check("sessions", results.sessions, list[SESSION])
-    _check("the entries", results.entries, dict[str, Entry])
+    _check("the entries", results.entries, dict[str, JsonObject])
     for name, entry in results.entries.items():
         _check(name, entry, STATE)
         if entry["status"] == "failed":
@@ -250,7 +250,7 @@ def encode_config(config: Config) -> Figures:
     return json.loads(to_json(config))
 
 
-def config_of(entry: Entry) -> Config | None:
+def config_of(entry: JsonObject) -> Config | None:
     """Return the configuration that made an entry; None for entries of 0.1.0, which do not have it."""
     return from_json(json.dumps(entry["config"]), "config") if "config" in entry else None
 
@@ -259,7 +259,7 @@ def config_of(entry: Entry) -> Config | None:
 FILLED_IN = ("model.vocab_size", "model.tgt_vocab_size", "data.normalization", "data.sentences_per_line")
 
 
-def changes_since(entry: Entry, config: Config) -> list[str]:
+def changes_since(entry: JsonObject, config: Config) -> list[str]:
     """Return a line for each setting of an entry that differs from `config`; none if the entry has no configuration.
 
     config: from a recipe, where None or "auto" in a key that a run fills in means any value.
@@ -276,7 +276,7 @@ def changes_since(entry: Entry, config: Config) -> list[str]:
 # ---- provenance --------------------------------------------------------------------------------------------------
 
 
-def provenance() -> Entry:
+def provenance() -> JsonObject:
     """Return command, versions, commit (None outside of a checkout), machine and date."""
     from transduce import __version__
 

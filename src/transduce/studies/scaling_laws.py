@@ -23,7 +23,7 @@ from transduce.evaluation.study_report import Report
 from transduce.family.configs import DecoderConfig
 from transduce.family.decoder_only import DecoderOnly
 from transduce.model.transformer import parameter_count
-from transduce.studies.results import Cost, Count, Figures, Loss, Results, Study, figures_type, settings_type
+from transduce.studies.results import Cost, Figures, Loss, PositiveInt, Results, Study, figures_type, settings_type
 from transduce.studies.runner import CellTask, in_pool, print_line, run_tasks, timed
 from transduce.studies.scaling_fit import RESAMPLES
 from transduce.studies.scaling_report import fit_laws, report
@@ -62,12 +62,12 @@ class Sweep:
     evaluated: maximum number of tokens of the validation text. peak_rate: the highest learning rate, times d_model.
     """
 
-    shapes: Annotated[tuple[tuple[Count, Count], ...], Meta(min_length=1)] = SHAPES
-    budgets: Annotated[tuple[Count, ...], Meta(min_length=1)] = tuple(262_144 * 2**i for i in range(5))
-    vocab_size: Count = 1_000
-    segment: Count = 128
-    rows: Count = 8
-    evaluated: Count = 65_536
+    shapes: Annotated[tuple[tuple[PositiveInt, PositiveInt], ...], Meta(min_length=1)] = SHAPES
+    budgets: Annotated[tuple[PositiveInt, ...], Meta(min_length=1)] = tuple(262_144 * 2**i for i in range(5))
+    vocab_size: PositiveInt = 1_000
+    segment: PositiveInt = 128
+    rows: PositiveInt = 8
+    evaluated: PositiveInt = 65_536
     # Trainings of 128 to 1,024 steps with widths of 32, 64 and 192 gave this rate. One rate times sqrt(d_model), as in
     # eq. 3, was too low for the smallest of them, or too high for the largest.
     peak_rate: Cost = 0.35
@@ -82,7 +82,11 @@ SWEEP = Sweep()
 
 # A training. row: layers x width. embeddings: parameters of tokens and positions.
 TRAINING = figures_type(
-    *("row", "steps", "parameters", "seconds", "cpu_seconds"), tokens=Count, embeddings=Count, loss=Loss, flops=Cost
+    *("row", "steps", "parameters", "seconds", "cpu_seconds"),
+    tokens=PositiveInt,
+    embeddings=PositiveInt,
+    loss=Loss,
+    flops=Cost,
 )
 STUDY = Study("scaling", lambda name, settings: [TRAINING], figures_type(sweep=settings_type(Sweep)))
 

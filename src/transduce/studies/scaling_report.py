@@ -9,7 +9,7 @@ from transduce.errors import UserError
 from transduce.evaluation.study_charts import laws_svg
 from transduce.evaluation.study_report import NOT_RUN, Figure, Report, Table
 from transduce.studies.comparison import report_of
-from transduce.studies.results import Entry, Results
+from transduce.studies.results import JsonObject, Results
 from transduce.studies.scaling_fit import CHINCHILLA, KAPLAN, Estimate, Fit, Law, Observation, fit, power_law
 
 # Quoted. Hoffmann et al. 2022, eq. 10 and table 2 (approach 3); Besiroglu et al. 2024, table 1; Kaplan et al. 2020,
@@ -68,7 +68,7 @@ def fit_laws(results: Results, resamples: int) -> Laws:
     )
 
 
-def _parts(trainings: Sequence[Entry]) -> dict[str, list[Entry]]:
+def _parts(trainings: Sequence[JsonObject]) -> dict[str, list[JsonObject]]:
     """Return the trainings without some sizes or amounts of text: what changes with them depends on the range."""
     sizes = sorted({_body(entry) for entry in trainings})
     most = max((entry["tokens"] for entry in trainings), default=0)
@@ -86,25 +86,27 @@ def _outcome(make: Callable[[], T]) -> Outcome[T]:
         return Outcome(None, str(problem))
 
 
-def envelope(entries: Sequence[Entry]) -> list[Entry]:
+def envelope(entries: Sequence[JsonObject]) -> list[JsonObject]:
     """Return the trainings that have a lower loss than all that took less compute or as much."""
-    best: list[Entry] = []
+    best: list[JsonObject] = []
     for entry in sorted(entries, key=lambda entry: (entry["flops"], entry["loss"])):
         if not best or entry["loss"] < best[-1]["loss"]:
             best.append(entry)
     return best
 
 
-def _body(entry: Entry) -> int:
+def _body(entry: JsonObject) -> int:
     """Return the parameters of a model without its embeddings."""
     return entry["parameters"] - entry["embeddings"]
 
 
-def _whole(entry: Entry) -> int:
+def _whole(entry: JsonObject) -> int:
     return entry["parameters"]
 
 
-def _fit(law: Law, entries: Sequence[Entry], size: Callable[[Entry], int] = _body, resamples: int = 0) -> Outcome[Fit]:
+def _fit(
+    law: Law, entries: Sequence[JsonObject], size: Callable[[JsonObject], int] = _body, resamples: int = 0
+) -> Outcome[Fit]:
     observations = [Observation(size(entry), entry["tokens"], entry["loss"]) for entry in entries]
     return _outcome(partial(fit, law, observations, resamples=resamples))
 
@@ -141,7 +143,7 @@ def report(results: Results, laws: Laws) -> Report:
 # ---- losses ------------------------------------------------------------------------------------------------------
 
 
-def loss_table(trainings: Sequence[Entry], sweep: Entry) -> Table:
+def loss_table(trainings: Sequence[JsonObject], sweep: JsonObject) -> Table:
     """Return the table of losses: a row for each size, a column for each amount of text."""
     losses, budgets = {(entry["row"], entry["tokens"]): entry["loss"] for entry in trainings}, sweep["budgets"]
     first = {entry["row"]: entry for entry in reversed(trainings)}
@@ -161,7 +163,7 @@ def _tokens(count: int) -> str:
     return f"{count / 1e6:.2f} M" if count >= 1e6 else f"{count / 1e3:.0f} k"
 
 
-def _figures(trainings: Sequence[Entry], law: Fit | None) -> list[Figure]:
+def _figures(trainings: Sequence[JsonObject], law: Fit | None) -> list[Figure]:
     if len(trainings) < 2:
         return []
     rows = list(dict.fromkeys(entry["row"] for entry in sorted(trainings, key=_body)))
@@ -182,7 +184,7 @@ def _figures(trainings: Sequence[Entry], law: Fit | None) -> list[Figure]:
     return [Figure("Loss against compute", laws_svg(measured, lines, lowest), 360, alt, note, legend)]
 
 
-def _law_curve(curve: Sequence[Entry], law: Fit) -> list[tuple[float, float]]:
+def _law_curve(curve: Sequence[JsonObject], law: Fit) -> list[tuple[float, float]]:
     """Return FLOPs and losses of the law for one size, from its smallest budget to its largest."""
     first = curve[0]
     low, high = first["tokens"], curve[-1]["tokens"]
@@ -193,7 +195,7 @@ def _law_curve(curve: Sequence[Entry], law: Fit) -> list[tuple[float, float]]:
 # ---- laws --------------------------------------------------------------------------------------------------------
 
 
-def chinchilla_sentence(laws: Laws, trainings: Sequence[Entry]) -> str:
+def chinchilla_sentence(laws: Laws, trainings: Sequence[JsonObject]) -> str:
     """Return the exponents of the best size, and how they depend on the count of parameters."""
     law, whole = laws.chinchilla.value, laws.whole.value
     if law is None:
@@ -207,7 +209,7 @@ def chinchilla_sentence(laws: Laws, trainings: Sequence[Entry]) -> str:
     return f"{text}: these trainings do not show where the loss ends." if end.low < NOTHING else f"{text}."
 
 
-def _chinchilla_table(laws: Laws, trainings: Sequence[Entry]) -> list[Table]:
+def _chinchilla_table(laws: Laws, trainings: Sequence[JsonObject]) -> list[Table]:
     """Return the constants of Chinchilla's law next to the quoted ones; nothing without a law."""
     fits = [law for law in (laws.chinchilla.value, laws.whole.value) if law]
     if len(fits) < 2:
@@ -273,7 +275,7 @@ def _value(law: Fit | None, constant: str | None = None) -> str:
     return _number((law.n_share if constant is None else law.constants[constant]).value)
 
 
-def _misses(laws: Laws, trainings: Sequence[Entry]) -> list[str]:
+def _misses(laws: Laws, trainings: Sequence[JsonObject]) -> list[str]:
     texts = []
     for name, law in (("Chinchilla's", laws.chinchilla.value), ("Kaplan's", laws.kaplan.value)):
         if law:
@@ -286,7 +288,7 @@ def _misses(laws: Laws, trainings: Sequence[Entry]) -> list[str]:
     return texts
 
 
-def _place(entry: Entry) -> str:
+def _place(entry: JsonObject) -> str:
     return f"{entry['row']} after {_tokens(entry['tokens'])}"
 
 

@@ -23,7 +23,7 @@ from transduce.evaluation.study_report import Report
 from transduce.family.configs import DecoderConfig, sizes_of
 from transduce.family.decoder_only import DecoderOnly
 from transduce.family.transformer_xl import NO_MEMORY, TransformerXL
-from transduce.studies.results import Cost, Count, Figures, Percent, Results, Study, figures_type, settings_type
+from transduce.studies.results import Cost, Figures, Percent, PositiveInt, Results, Study, figures_type, settings_type
 from transduce.studies.runner import CellTask, in_pool, run_tasks, timed
 from transduce.training.optimizer import adam, learning_rate
 
@@ -40,18 +40,18 @@ class SegmentSizes:
     evaluated, in ascending order. evaluated: maximum number of tokens of the validation text.
     """
 
-    vocab_size: Count = 4_000
-    d_model: Count = 128
-    n_layers: Count = 4
-    n_heads: Count = 4
-    segment: Count = 64
-    rows: Count = 32
-    steps: Count = 900
-    warmup: Count = 200
+    vocab_size: PositiveInt = 4_000
+    d_model: PositiveInt = 128
+    n_layers: PositiveInt = 4
+    n_heads: PositiveInt = 4
+    segment: PositiveInt = 64
+    rows: PositiveInt = 32
+    steps: PositiveInt = 900
+    warmup: PositiveInt = 200
     lr_factor: Cost = 0.4
     dropout: Percent = 0.1
-    lengths: Annotated[tuple[Count, ...], Meta(min_length=1)] = (64, 128, 256, 512)
-    evaluated: Count = 32_768
+    lengths: Annotated[tuple[PositiveInt, ...], Meta(min_length=1)] = (64, 128, 256, 512)
+    evaluated: PositiveInt = 32_768
 
     def decoder(self) -> DecoderConfig:
         """Return the configuration of a decoder of these sizes."""

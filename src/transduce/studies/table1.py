@@ -21,7 +21,17 @@ from torch.nn import functional as F
 from transduce.evaluation.study_charts import curves_figure, ends_in_ms, powers_svg
 from transduce.evaluation.study_report import NOT_RUN, Figure, Report, Table
 from transduce.studies.comparison import report_of
-from transduce.studies.results import Cost, Count, Entry, Exponent, Figures, Results, Study, figures_type, list_type
+from transduce.studies.results import (
+    Cost,
+    Exponent,
+    Figures,
+    JsonObject,
+    PositiveInt,
+    Results,
+    Study,
+    figures_type,
+    list_type,
+)
 from transduce.studies.runner import CellTask, in_turn, run_tasks, timed
 
 KERNEL = 3
@@ -134,12 +144,12 @@ KINDS = (
 # ---- entries in results.json -------------------------------------------------------------------------------------
 
 
-PASSES = list_type(figures_type("n", d=Count, time_seconds=Cost, kept_bytes=Cost))
+PASSES = list_type(figures_type("n", d=PositiveInt, time_seconds=Cost, kept_bytes=Cost))
 LAYER = figures_type(
     **dict.fromkeys(("time_exponent_n", "time_exponent_d", "memory_exponent_n", "memory_exponent_d"), Exponent),
-    sequential_ops=Count,
-    path_length=Count,
-    counts=list[figures_type("n", sequential_ops=Count, path_length=Count)],
+    sequential_ops=PositiveInt,
+    path_length=PositiveInt,
+    counts=list[figures_type("n", sequential_ops=PositiveInt, path_length=PositiveInt)],
     points=figures_type(n=PASSES, d=PASSES),
 )
 STUDY = Study("table1", lambda name, settings: [LAYER], key="layers")
@@ -322,7 +332,7 @@ def _row(kind: LayerKind, results: Results) -> list[str]:
     return [*powers, f"{layer['sequential_ops']:,}", kind.paper[1], f"{layer['path_length']:,}", kind.paper[2]]
 
 
-def _figure(variable: str, layers: dict[LayerKind, Entry]) -> Figure:
+def _figure(variable: str, layers: dict[LayerKind, JsonObject]) -> Figure:
     name = {"n": f"Time against n, at d = {WIDTH}", "d": f"Time against d, at n = {LENGTH}"}[variable]
     curves = {
         kind.title: [(point[variable], 1_000 * point["time_seconds"]) for point in layer["points"][variable]]

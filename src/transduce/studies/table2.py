@@ -14,7 +14,17 @@ from pathlib import Path
 
 from transduce.errors import UserError
 from transduce.storage.run_request import TrainRequest
-from transduce.studies.results import Cost, Count, Entry, Percent, Perplexity, Results, Study, figures_type, list_type
+from transduce.studies.results import (
+    Cost,
+    JsonObject,
+    Percent,
+    Perplexity,
+    PositiveInt,
+    Results,
+    Study,
+    figures_type,
+    list_type,
+)
 from transduce.studies.runner import reported
 from transduce.studies.schedule import refuse_outdated, run_trainings
 from transduce.studies.table2_costs import Budgets, cost_name, measure_costs
@@ -27,7 +37,7 @@ AVERAGED_SHARE = 0.2  # of the steps so far: the mean is over the checkpoints of
 
 CURVE_POINT = figures_type("step", valid_perplexity=Perplexity, valid_bleu=Percent)
 # The scores of the mean of checkpoints up to a step, on the test text. averaged: the number of checkpoints.
-POINT = figures_type("step", "bleu", "perplexity", chrf=Percent, averaged=Count)
+POINT = figures_type("step", "bleu", "perplexity", chrf=Percent, averaged=PositiveInt)
 # Trainings of 0.1.0 have no points, and their costs no configuration.
 SYSTEM = figures_type("steps", curve=list[CURVE_POINT], optional={"points": list[POINT]})
 STEP_COST = figures_type(
@@ -35,7 +45,7 @@ STEP_COST = figures_type(
     flops_per_step=Cost,
     flops_per_target_token=Cost,
     seconds_per_step=list_type(Cost),
-    optional={"config": Entry},
+    optional={"config": JsonObject},
 )
 STUDY = Study("table2", lambda name, _: [STEP_COST] if name.endswith("-cost") else [TRAINING, TRANSLATION, SYSTEM])
 

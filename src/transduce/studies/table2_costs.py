@@ -11,7 +11,7 @@ from transduce.data.batches import DataPosition
 from transduce.model.build import build
 from transduce.storage import run_folder
 from transduce.storage.run_request import TrainRequest
-from transduce.studies.results import Entry, Results, config_of, encode_config
+from transduce.studies.results import JsonObject, Results, config_of, encode_config
 from transduce.studies.table2_search import SYSTEMS
 from transduce.train import TranslationTask, prepare
 from transduce.training.flops import step_flops
@@ -76,7 +76,7 @@ class Budgets:
         """Return the steps of a system at all budgets, in ascending order."""
         return sorted({self.step(system, budget) for budget in self.all()})
 
-    def points(self, system: str, budget: Budget) -> list[Entry]:
+    def points(self, system: str, budget: Budget) -> list[JsonObject]:
         """Return the scores of all seeds of a system at `budget`, with their seed."""
         step = self.step(system, budget)
         return [
@@ -86,7 +86,7 @@ class Budgets:
             if point["step"] == step
         ]
 
-    def entries(self, system: str) -> list[Entry]:
+    def entries(self, system: str) -> list[JsonObject]:
         """Return the trainings of a system that are done."""
         return [entry for entry in self.results.done(system) if "curve" in entry]
 
@@ -94,7 +94,7 @@ class Budgets:
 # ---- measured ----------------------------------------------------------------------------------------------------
 
 
-def measure_costs(requests: Sequence[TrainRequest]) -> list[Entry]:
+def measure_costs(requests: Sequence[TrainRequest]) -> list[JsonObject]:
     """Return for each training its configuration, the FLOPs of a step and of a target token, and the seconds of a step.
 
     requests: each with a separate folder, in which `train` would start. No weights are written there.

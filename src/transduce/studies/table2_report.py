@@ -8,7 +8,7 @@ from transduce.evaluation.study_charts import Points, curves_figure, progress_sv
 from transduce.evaluation.study_report import NOT_RUN, Block, Figure, Report, Table
 from transduce.studies.comparison import Difference, Row, Samples, as_factor, as_points, factor, report_of
 from transduce.studies.curves import CostCurve, crossings
-from transduce.studies.results import Entry, Results, config_of
+from transduce.studies.results import JsonObject, Results, config_of
 from transduce.studies.table2_costs import Budget, Budgets, cost_name
 from transduce.studies.table2_search import SYSTEMS
 
@@ -239,7 +239,7 @@ def _cells(change: Difference | None, figure: str) -> list[str]:
     return [text, change.verdict(more_is_better=True)]
 
 
-def _height(scores: Entry, figure: str, prefix: str = "") -> float:
+def _height(scores: JsonObject, figure: str, prefix: str = "") -> float:
     """Return BLEU, or the negative logarithm of the perplexity, so that more is better. prefix: of the keys."""
     return scores[f"{prefix}bleu"] if figure == "BLEU" else -math.log(scores[f"{prefix}perplexity"])
 

@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar, TypedDict
 from msgspec import Meta
 
 from transduce.config.recipes.studies import table4
-from transduce.data.text import file_sha256
+from transduce.data.text import FilePair, file_sha256
 from transduce.evaluation.study_charts import Curves, Points, curves_figure, progress_svg
 from transduce.evaluation.study_report import NOT_RUN, Block, Figure, Report, Table, rows_table
 from transduce.parsing.labelled_f1 import read_gold
@@ -28,10 +28,10 @@ from transduce.parsing.linearize import TreeForm, linearize
 from transduce.parsing.trees import Tree, sentence_of
 from transduce.storage.atomic_folder import write_file
 from transduce.studies.comparison import as_points, report_of, rows_of, samples_of
-from transduce.studies.results import Count, Entry, Figures, Percent, Results, Study, figures_type
+from transduce.studies.results import Figures, JsonObject, Percent, PositiveInt, Results, Study, figures_type
 from transduce.studies.runner import reported
 from transduce.studies.schedule import run_trainings
-from transduce.studies.trainings import TRAINING, FilePair, Texts, Training
+from transduce.studies.trainings import TRAINING, Texts, Training
 
 # ---- treebanks and their texts -----------------------------------------------------------------------------------
 
@@ -88,7 +88,7 @@ class TreeTexts(Texts):
         """Return the arguments of `transduce evaluate MODEL` for the validation trees and the test trees."""
         return {name: ["--trees", str(path), "--json"] for name, path in self.gold.items()}
 
-    def figures(self, output: Entry) -> Entry:
+    def figures(self, output: JsonObject) -> JsonObject:
         """Return the scores and the counts behind them, which are the whole output of an evaluation."""
         return output
 
@@ -140,7 +140,7 @@ VARIANTS = {"data20": Variant(20), "data50": Variant(50), "topdown": Variant(for
 # valid: the number of outputs that are a tree over the words of the gold tree.
 TREE_SCORES = figures_type(
     "f1",
-    sentences=Count,
+    sentences=PositiveInt,
     valid=Annotated[int, Meta(ge=0, le=1 << 62)],
     precision=Percent,
     recall=Percent,
@@ -154,7 +154,7 @@ PARSER = figures_type(
     valid=TREE_SCORES,
     optional={"test": TREE_SCORES},
 )
-Table4Settings = TypedDict("Table4Settings", {"number of training trees": Count})
+Table4Settings = TypedDict("Table4Settings", {"number of training trees": PositiveInt})
 STUDY = Study("table4", lambda name, settings: [TRAINING, PARSER], Table4Settings)
 
 # ---- the study ---------------------------------------------------------------------------------------------------

@@ -28,16 +28,15 @@ from transduce.console import import_path, module_command, printable
 from transduce.data import corpora, text
 from transduce.data.corpora import Corpus
 from transduce.data.system import ask_to_end, processor_seconds, start_apart
+from transduce.data.text import FilePair
 from transduce.errors import UserError
 from transduce.evaluation.metrics import Score, check_settings
 from transduce.evaluation.page import duration
 from transduce.storage.run_log import reports
-from transduce.studies.results import Count, Entry, Percent, encode_config, figures_type
+from transduce.studies.results import JsonObject, Percent, PositiveInt, encode_config, figures_type
 from transduce.studies.runner import Ending
 
 # ---- the data of a training --------------------------------------------------------------------------------------
-
-FilePair = tuple[Path, Path]
 
 
 @dataclass(frozen=True)
@@ -77,13 +76,13 @@ class Texts:
             for name, (src, ref) in pairs.items()
         }
 
-    def figures(self, output: Entry) -> Entry:
+    def figures(self, output: JsonObject) -> JsonObject:
         """Return the JSON output of an evaluation as figures of an entry."""
         scores = msgspec.convert(output["systems"]["model"], list[Score])
         return score_figures(output["lines"], output["perplexity"], scores)
 
 
-def score_figures(lines: int, perplexity: float, scores: Sequence[Score]) -> Entry:
+def score_figures(lines: int, perplexity: float, scores: Sequence[Score]) -> JsonObject:
     """Return an evaluation as figures of an entry: the scores by name, their brevity penalties and signatures."""
     return {
         "lines": lines,
@@ -107,12 +106,12 @@ SCORES = figures_type("perplexity", "bleu", optional=_OTHER_SCORES)
 # A training of `TrainingProcess`. Entries of 0.1.0 have no configuration, no brevity penalties, and no mean.
 TRAINING = figures_type(
     *("row", "seed", "parameters", "seconds", "cpu_seconds"),
-    optional={"ended_at": str, "config": Entry},
+    optional={"ended_at": str, "config": JsonObject},
 )
 TRANSLATION = figures_type(
     "perplexity",
     "bleu",
-    optional={"steps": Count, "valid": figures_type(optional=_OTHER_SCORES), "valid_mean": SCORES},
+    optional={"steps": PositiveInt, "valid": figures_type(optional=_OTHER_SCORES), "valid_mean": SCORES},
 )
 
 # ---- a training --------------------------------------------------------------------------------------------------
@@ -281,12 +280,12 @@ class TrainingProcess:
 
     # ---- results -------------------------------------------------------------------------------------------------
 
-    def origin(self) -> Entry:
+    def origin(self) -> JsonObject:
         """Return row, seed, and the command that repeats the training by hand."""
         command = shlex.join(["transduce", *self.training.train_arguments(self.data, self.run)])
         return {"row": self.training.row, "seed": self.training.seed, "command": printable(command)}
 
-    def figures(self) -> Entry:
+    def figures(self) -> JsonObject:
         """Return the headline and all other scores, configuration, size and cost."""
         outputs = {name: self._output(name) for name in EVALUATIONS if self._file(f"{name}.json").exists()}
         evaluations = {name: self.data.figures(output) for name, output in outputs.items()}
@@ -306,7 +305,7 @@ class TrainingProcess:
             "gpu": self.environment.get("CUDA_VISIBLE_DEVICES"),
         }
 
-    def _output(self, name: str) -> Entry:
+    def _output(self, name: str) -> JsonObject:
         """Return the JSON of OUT/runs/ROW-SEED.NAME.json, such as the output of a stage."""
         return msgspec.json.decode(self._file(f"{name}.json").read_bytes())
 

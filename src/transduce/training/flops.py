@@ -15,8 +15,6 @@ from transduce.data.batches import Batch
 from transduce.model.build import Model
 from transduce.training.task import translation_loss
 
-Shape = Sequence[int]
-
 
 def step_flops(model: Model, micro_batches: Sequence[Batch], label_smoothing: float) -> int:
     """Run forward and backward passes of the loss over `micro_batches` on the CPU, and return their FLOPs.
@@ -46,21 +44,23 @@ def flops_per_token(model: nn.Module, inputs: Tensor, targets: Tensor) -> int:
 # ---- operations without a count in torch -------------------------------------------------------------------------
 
 
-def _lstm(x: Shape, w_x: Shape, w_h: Shape, *_: object, **__: object) -> int:
+def _lstm(x: torch.Size, w_x: torch.Size, w_h: torch.Size, *_: object, **__: object) -> int:
     """Count a layer in one direction over x (T,N,I): four gates (4H) a step, from the input and the last state."""
     return 2 * x[0] * x[1] * (w_x[0] * w_x[1] + w_h[0] * w_h[1])
 
 
-def _lstm_backward(x: Shape, w_x: Shape, w_h: Shape, *_: object, **__: object) -> int:
+def _lstm_backward(x: torch.Size, w_x: torch.Size, w_h: torch.Size, *_: object, **__: object) -> int:
     """Count two products for each product of the forward pass: the gradients of its input and of its weights."""
     return 2 * _lstm(x, w_x, w_h)
 
 
-def _attention(queries: Shape, keys: Shape, values: Shape, *_: object, **__: object) -> int:
+def _attention(queries: torch.Size, keys: torch.Size, values: torch.Size, *_: object, **__: object) -> int:
     return sdpa_flop_count(queries, keys, values)
 
 
-def _attention_backward(gradient: Shape, queries: Shape, keys: Shape, values: Shape, *_: object, **__: object) -> int:
+def _attention_backward(
+    gradient: torch.Size, queries: torch.Size, keys: torch.Size, values: torch.Size, *_: object, **__: object
+) -> int:
     return sdpa_backward_flop_count(gradient, queries, keys, values)
 
 

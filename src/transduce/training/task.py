@@ -115,7 +115,7 @@ class Projecting(Protocol):
 
 Projector = TypeVar("Projector", bound=Projecting)
 # model, batch -> the states (N,D) at the real target tokens, and these tokens (N,)
-Outputs = Callable[[Projector, Batch], tuple[Tensor, Tensor]]
+TargetStates = Callable[[Projector, Batch], tuple[Tensor, Tensor]]
 
 
 def translation_loss(
@@ -126,7 +126,7 @@ def translation_loss(
 
 
 def summed_loss(
-    outputs: Outputs[Projector],
+    outputs: TargetStates[Projector],
     model: Projector,
     batch: Batch,
     label_smoothing: float,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from transduce.data.lexicon import Ids, lexical_probabilities
+from transduce.data.lexicon import LineIds, lexical_probabilities
 from transduce.data.text import is_blank, read_pairs
 from transduce.data.vocabulary import CONTROLS, EOS, PAD, TokenizerLike
 from transduce.decoding.shortlist.table import Shortlist
@@ -36,8 +36,8 @@ def read_ids(
 
 
 def learn_shortlist(
-    src: Ids,
-    tgt: Ids,
+    src: LineIds,
+    tgt: LineIds,
     n_source: int,
     n_target: int,
     *,

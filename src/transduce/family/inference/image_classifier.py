@@ -18,7 +18,7 @@ from transduce.model.cpu_backend import faster_products
 
 BATCH_IMAGES = 32
 ClassHead = Callable[[Tensor], Tensor]
-Value = TypeVar("Value")
+ImageAnswer = TypeVar("ImageAnswer")
 
 
 class ImageClassifier(Application):
@@ -61,8 +61,8 @@ def classes_of_vectors(
 
 @torch.inference_mode()
 def image_answers(
-    images: Tensor | np.ndarray, model: ImageModel, answers_of: Callable[[Tensor], list[Value]]
-) -> list[Value]:
+    images: Tensor | np.ndarray, model: ImageModel, answers_of: Callable[[Tensor], list[ImageAnswer]]
+) -> list[ImageAnswer]:
     """Return an answer to each image, as if it was alone.
 
     answers_of: function that makes the answers of the vectors of some images. Errors are as for `classify`.
@@ -74,7 +74,7 @@ def image_answers(
         raise UserError(f"images[{int(is_finite.int().argmin())}]: expected finite numbers; check their conversion")
     n_rows, width = model.least_rows(*pixels.shape[2:])
 
-    def answers(members: Sequence[int]) -> list[Value]:
+    def answers(members: Sequence[int]) -> list[ImageAnswer]:
         cost = cost_of_attention(n_rows, width)
         return answers_of(in_rows(model.pooled, pixels[[*members]], n_rows, cost))
 

@@ -13,7 +13,7 @@ from transduce.errors import UserError
 from transduce.family.bert_heads import POOLINGS
 from transduce.family.hugging_face.folder import Member
 
-Content = TypeVar("Content")
+JsonContent = TypeVar("JsonContent")
 
 MODULES = ("Transformer", "Pooling", "Normalize")  # the last one changes no direction, and every vector has length 1
 
@@ -42,7 +42,7 @@ def sentence_settings(member: Member, folder: Path | str) -> SentenceSettings:
     return SentenceSettings(_pooling(member, folder), longest, bool(is_lowercase))
 
 
-def _read(member: Member, folder: Path | str, name: str, kind: type[Content]) -> Content:
+def _read(member: Member, folder: Path | str, name: str, kind: type[JsonContent]) -> JsonContent:
     """Return the content of a JSON file, or an empty one if there is none."""
     try:
         return msgspec.json.decode(member.files[name], type=kind) if name in member.files else kind()

@@ -44,7 +44,7 @@ from transduce.training.loss import projected_cross_entropy, token_log_probs
 from transduce.training.progress import format_scores
 from transduce.training.task import InspectingTask, RelativeTask
 
-Pairs = Sequence[tuple[str, str]]
+PreferencePairs = Sequence[tuple[str, str]]
 Judge = TypeVar("Judge", TextModel, RewardModel, contravariant=True)
 
 
@@ -67,14 +67,16 @@ class PairTask(InspectingTask[Judge]):
         lengths, is_real = pad([np.array([len(row) + 2]) for row in src])
         return Batch(ids, mask, lengths, lengths, is_real, indices_of(is_real), pairs.astype(np.int64))
 
-    def check(self, pairs: Pairs, tokenizer: TokenizerLike, longest: int, names: tuple[str, ...]) -> None:
+    def check(self, pairs: PreferencePairs, tokenizer: TokenizerLike, longest: int, names: tuple[str, ...]) -> None:
         for lines, name in zip(zip(*pairs, strict=True), (names[0], names[-1]), strict=True):
             check_lines(lines, tokenizer, longest, name)
         check_differ(pairs, names[0])
         if not any(map(_is_whole, pairs)):
             raise UserError(f"{names[0]}: expected a pair without a blank text; give pairs to evaluate on")
 
-    def inspect(self, model: Judge, batches: Batches, texts: Sequence[tuple[tuple[str, ...], Pairs]]) -> list[str]:
+    def inspect(
+        self, model: Judge, batches: Batches, texts: Sequence[tuple[tuple[str, ...], PreferencePairs]]
+    ) -> list[str]:
         """Return a line for each validation text with blank lines (see `training.task.InspectingTask`)."""
         counts = [(names, len(pairs), sum(not _is_whole(pair) for pair in pairs)) for names, pairs in texts]
         return [
@@ -88,7 +90,9 @@ class PairTask(InspectingTask[Judge]):
         """Return the margin of each pair, (B,)."""
 
     @torch.inference_mode()
-    def evaluate(self, model: Judge, config: Config, tokenizer: TokenizerLike, pairs: Pairs) -> dict[str, float]:
+    def evaluate(
+        self, model: Judge, config: Config, tokenizer: TokenizerLike, pairs: PreferencePairs
+    ) -> dict[str, float]:
         """Return the loss of a pair, and the percentage of pairs with a margin above 0. Of a margin of 0, half counts.
 
         Pairs with a blank text do not count.
@@ -206,7 +210,7 @@ def start_reward(request: TrainRequest) -> LoadedModel:
     return replace(parent, model=model, config=Config(model=model.config, data=parent.config.data))
 
 
-def check_differ(pairs: Iterator[tuple[str, str]] | Pairs, name: str) -> None:
+def check_differ(pairs: Iterator[tuple[str, str]] | PreferencePairs, name: str) -> None:
     """Raise UserError for pairs of two equal texts. Blank pairs are left out."""
     numbered = enumerate(pairs, start=1)
     equal = [n for n, (chosen, rejected) in numbered if chosen == rejected and not is_blank(chosen)]

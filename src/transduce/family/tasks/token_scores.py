@@ -19,7 +19,7 @@ from transduce.evaluate import perplexity
 from transduce.model import devices
 from transduce.model.devices import in_float64
 from transduce.storage.model_folder import LoadedModel
-from transduce.training.task import Outputs, Projector, task_of
+from transduce.training.task import Projector, TargetStates, task_of
 
 RESTORING_TASKS = ("masked_words", "spans")
 
@@ -61,7 +61,7 @@ def evaluate_restored(loaded: LoadedModel, path: Path) -> TokenScores:
 
 @torch.inference_mode()
 def score_tokens(
-    model: Projector, outputs: Outputs[Projector], collate: Collate, tokenizer: TokenizerLike, lines: Sequence[str]
+    model: Projector, outputs: TargetStates[Projector], collate: Collate, tokenizer: TokenizerLike, lines: Sequence[str]
 ) -> dict[str, float]:
     """Return loss and perplexity of a token to restore, and the percentage that the model predicts right.
 
