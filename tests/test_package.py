@@ -1,5 +1,6 @@
 """The names that the package offers, the names of its classes, and what its modules import."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -38,11 +39,37 @@ def test_every_public_name_can_be_imported() -> None:
         _ = transduce.nothing
 
 
-def test_every_class_has_a_name_of_its_own() -> None:
+def names_of_types(module: ast.Module) -> list[tuple[str, int]]:
+    """Return the name and the line of each class, and of each alias and type variable that a module has in CamelCase.
+
+    Short variables such as T, and constants, do not count.
+    """
+    names = [(node.name, node.lineno) for node in ast.walk(module) if isinstance(node, ast.ClassDef)]
+    for node in module.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            name = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target)
+            if re.fullmatch(r"_?[A-Z]\w*", name) and not name.isupper():
+                names.append((name, node.lineno))
+    return names
+
+
+def test_every_class_and_every_alias_of_a_type_has_its_own_name() -> None:
     places = dict[str, str]()
     for path in sorted(Path(transduce.__file__).parent.rglob("*.py")):
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-            if match := re.match(r"\s*class (\w+)[:(]", line):
-                place = f"{path}:{number}"
-                assert match[1] not in places, f"two classes {match[1]}: {places[match[1]]} and {place}"
-                places[match[1]] = place
+        for name, line in names_of_types(ast.parse(path.read_text(encoding="utf-8"))):
+            place = f"{path}:{line}"
+            assert name not in places, f"two types {name}: {places[name]} and {place}"
+            places[name] = place
+
+
+def test_names_of_types_are_found() -> None:
+    lines = [
+        "class T5: ...",
+        "T = str",
+        "Pair = tuple",
+        'Key = TypeVar("Key")',
+        "SIZE = 1",
+        "_Row: type = int",
+        "rows = 2",
+    ]
+    assert names_of_types(ast.parse("\n".join(lines))) == [("T5", 1), ("Pair", 3), ("Key", 4), ("_Row", 6)]

@@ -13,7 +13,10 @@ import numpy as np
 
 from transduce.errors import UserError
 
-PAD, BOS, EOS, UNK = 0, 1, 2, 3
+PAD = 0
+BOS = 1
+EOS = 2
+UNK = 3
 CONTROLS = ("<pad>", "<s>", "</s>", "<unk>")  # by id
 MIDDLE_MARKS = ("<fim_prefix>", "<fim_suffix>", "<fim_middle>")  # tokens before the parts of a text; no text has them
 SPACE = "▁"  # U+2581. bpe, sentencepiece: means a space; wordpiece: marks a piece that does not begin a word

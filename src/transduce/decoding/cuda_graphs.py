@@ -185,20 +185,21 @@ class CudaGraphTransformer(Searchable):
 
         The output is valid until the next step. `log_probs` and `best` turn it into log-probabilities.
         """
-        n, count, length = len(ids), len(cache.source), cache.length + 1
-        shape = _Shape(_power(count), n // count, max(16, _power(length)), max(16, _power(cache.width)))
+        n = len(ids)
+        count = len(cache.source)
+        shape = _Shape(_power(count), n // count, max(16, _power(cache.length + 1)), max(16, _power(cache.width)))
         self.tables = self._with_room(self.tables, cache.written + shape.rows)
         self.decoded = self._with_room(self.decoded, _power(shape.rows))
-        self._need_positions(length)
+        self._need_positions(cache.length + 1)
         new = torch.arange(cache.written, cache.written + shape.rows, dtype=torch.int32)
         past = torch.cat([cache.past, new[:n, None]], dim=1)
         inputs = torch.zeros(shape.size, dtype=torch.int32)
         of_ids, of_new, of_past, first, lengths, position = shape.parts(inputs)
         of_ids[:n] = ids
         of_new[:] = new
-        of_past[:n, :length] = past
+        of_past[:n, : past.size(1)] = past
         first[:count], lengths[:count] = cache.source.unbind(dim=1)
-        position.fill_(length - 1)
+        position.fill_(cache.length)
         recording = self._recording(shape, inputs, partial(self._compute, shape))
         recording.inputs.copy_(inputs, non_blocking=True)
         self._run(recording)
@@ -378,20 +379,19 @@ def checked_cuda_graphs(model: Transformer, precision: Precision) -> CudaGraphTr
 def _relative_error(transformer: CudaGraphTransformer) -> float:
     """Return the relative error of the logits of two sentences, in steps that compute, then record, then replay."""
     model, precision = transformer.model, transformer.precision
-    device = transformer.device
     longest = min(3, model.config.max_positions or 3)
     some = torch.arange(3, 3 + 4 * longest) % model.tgt_embedding.num_embeddings
     mask = torch.tensor([[True] * longest, [True] + [False] * (longest - 1)])
     src, steps = some[: 2 * longest].view(2, -1) % model.src_embedding.num_embeddings, some.view(longest, 4)
     both, rows = torch.arange(2), torch.tensor([1, 0, 2, 2])
-    with mixed_precision(precision, device):
-        inputs = src.to(device), mask.to(device)
+    with mixed_precision(precision, transformer.device):
+        inputs = src.to(transformer.device), mask.to(transformer.device)
         cache = model.start(model.encode(*inputs), inputs[1]).select(both.repeat_interleave(2), both)
     graph_cache = transformer.start(transformer.encode(src, mask), mask).select(both.repeat_interleave(2), both)
     outputs, expected = [], []
     for ids in steps:
-        with mixed_precision(precision, device):
-            logits, cache = model.decode_step(ids.to(device), cache)
+        with mixed_precision(precision, transformer.device):
+            logits, cache = model.decode_step(ids.to(transformer.device), cache)
         expected.append(logits.float())
         logits, graph_cache = transformer.decode_step(ids, graph_cache)
         outputs.append(logits)

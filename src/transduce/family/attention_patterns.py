@@ -38,7 +38,9 @@ def with_pattern(pattern: Pattern, attention: Attention = fast_attention) -> Att
         mask = both(mask, is_visible)
         if n_queries < n_keys:
             is_needed = is_visible.flatten(0, -2).any(dim=0)
-            keys, values, mask = keys[:, :, is_needed], values[:, :, is_needed], mask[..., is_needed]
+            keys = keys[:, :, is_needed]
+            values = values[:, :, is_needed]
+            mask = mask[..., is_needed]
         return attention(queries, keys, values, mask, dropout)
 
     return attend

@@ -9,7 +9,10 @@ from transduce.interop.protobuf import field
 FORMAT = 8  # version of the format; with the operators of `OPERATORS`
 OPERATORS = 17  # version of the operators, the first with LayerNormalization
 TYPES = {"float32": 1, "int64": 7, "bool": 9}  # numbers of the types of values
-FLOAT_ATTRIBUTE, INT_ATTRIBUTE, INTS_ATTRIBUTE = 1, 2, 7
+# Numbers of the types of attributes.
+FLOAT_ATTRIBUTE = 1
+INT_ATTRIBUTE = 2
+INTS_ATTRIBUTE = 7
 
 AxisSize = str | int  # of the shape of a value: a size, or the name of one that may change
 

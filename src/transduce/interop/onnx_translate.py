@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-PAD, BOS, EOS, UNK, SPACE, ESCAPE = 0, 1, 2, 3, "\u2581", "\ue000"
+PAD, BOS, EOS, UNK = range(4)
+SPACE = "\u2581"
+ESCAPE = "\ue000"
 INVISIBLE = "[\0-\x08\x0e-\x1b\x7f\xad\u200b\u200e\u200f\u2060\ufeff]"
 WHITE_SPACE = "[\\s\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
 WORD = "_?L[LM]{0,63}|_?N{1,64}|_?[MO]{1,64}|_"  # over the kinds of characters: letters, marks, numbers, others
@@ -75,7 +77,9 @@ class OnnxModel:
                 outputs[row].append(token)
             stay = [outputs[row][-1] != EOS and len(outputs[row]) < limits[row] for row in rows]
             if not all(stay):
-                rows, last, state = rows[stay], last[stay], {name: values[stay] for name, values in state.items()}
+                rows = rows[stay]
+                last = last[stay]
+                state = {name: values[stay] for name, values in state.items()}
         return outputs
 
 

@@ -5,7 +5,10 @@ A message is the bytes of its fields, one after the other. A field is written ag
 
 import struct
 
-VARINT, BYTES, FLOAT = 0, 2, 5  # the kinds of values on the wire
+# The kinds of values on the wire.
+VARINT = 0
+BYTES = 2
+FLOAT = 5
 
 
 def field(number: int, value: int | float | str | bytes) -> bytes:

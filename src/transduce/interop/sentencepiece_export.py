@@ -27,12 +27,25 @@ from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, SPACE, UNK, Token
 from transduce.errors import UserError
 from transduce.interop.protobuf import field
 
-# The fields and values of SentencePiece's ModelProto.
-PIECES, TRAINER, NORMALIZER, DENORMALIZER = 1, 2, 3, 5
-NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # types of pieces
-MODEL_TYPE, BPE, BYTE_FALLBACK = 3, 2, 35  # of the trainer
-IDS = {40: UNK, 41: BOS, 42: EOS, 43: PAD}  # of the trainer
-ADD_DUMMY_PREFIX, REMOVE_EXTRA_WHITESPACES, ESCAPE_WHITESPACES = 3, 4, 5  # of a normaliser
+# The fields of SentencePiece's ModelProto.
+PIECES = 1
+TRAINER = 2
+NORMALIZER = 3
+DENORMALIZER = 5
+# The types of pieces.
+NORMAL = 1
+UNKNOWN = 2
+CONTROL = 3
+BYTE = 6
+# The fields of the trainer, and their values.
+MODEL_TYPE = 3
+BYTE_FALLBACK = 35
+BPE = 2  # value of MODEL_TYPE
+IDS = {40: UNK, 41: BOS, 42: EOS, 43: PAD}  # field: value
+# The fields of a normaliser.
+ADD_DUMMY_PREFIX = 3
+REMOVE_EXTRA_WHITESPACES = 4
+ESCAPE_WHITESPACES = 5
 
 ESCAPES = {ESCAPE: ESCAPE + "0", SPACE: ESCAPE + "1"}
 

@@ -35,7 +35,10 @@ from transduce.training.weights import check_finite
 HPARAMS, CHECKPOINT = "hparams.yaml", "checkpoints/model.ckpt"
 ENCODER_CONFIG, PIECES = "config.json", "sentencepiece.bpe.model"
 MOST_PIECES_BYTES = 64 << 20
-START, END, UNKNOWN = 0, 2, 3  # ids of XLM-RoBERTa; the other pieces have the id of sentencepiece plus 1
+# Ids of XLM-RoBERTa; the other pieces have the id of sentencepiece plus 1.
+START = 0
+END = 2
+UNKNOWN = 3
 FIRST_POSITION = 2
 ROWS = 512  # translations whose scores are computed together
 
