@@ -16,14 +16,14 @@ from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from transduce.family.bert_heads import NEXT_SENTENCE, Classifier, Pooler, WordHead
 from transduce.family.configs import BertClassifierConfig, BertConfig
 from transduce.family.initialisation import initialise
-from transduce.model.attention import Attention, MultiHeadAttention, fast_attention
+from transduce.family.layers import gelu_layer
+from transduce.model.attention import Attention, fast_attention
 from transduce.model.dropout import Dropout
-from transduce.model.transformer import EncoderLayer, FeedForward, Residual
+from transduce.model.transformer import EncoderLayer
 
 
 class BertEncoder(nn.Module):
@@ -40,9 +40,7 @@ class BertEncoder(nn.Module):
         self.d_ff = config.d_ff or 4 * d_model
 
         def layer() -> EncoderLayer:
-            residuals = [Residual(nn.LayerNorm(d_model, norm_eps), dropout, post=True) for _ in range(2)]
-            feed_forward = FeedForward(d_model, self.d_ff, F.gelu)
-            return EncoderLayer(MultiHeadAttention(d_model, config.n_heads, dropout=dropout), feed_forward, residuals)
+            return gelu_layer(d_model, config.n_heads, self.d_ff, dropout=dropout, norm_eps=norm_eps, post=True)
 
         self.embedding = nn.Embedding(config.vocab_size, d_model)
         self.positions = nn.Embedding(config.max_positions, d_model)

@@ -10,6 +10,6 @@
 | `detr.py`   | Carion et al. 2020       | queries become a set of objects: `detr_loss.py`, `matching.py`   |
 | `dalle.py`  | Ramesh et al. 2021       | a GPT-2 over captions and codes of images                        |
 
-What they share: `configs.py` (sizes), `image_model.py` (what a classifier of images has), `layers.py` (their layer) and
-`image_sizes.py` (images that are larger or smaller than in the training).
+What they share: `configs.py` (sizes), `image_model.py` (what a classifier of images has) and `image_sizes.py` (images
+that are larger or smaller than in the training).
 """

@@ -19,9 +19,9 @@ from transduce.family.attention_wrappers import with_bias
 from transduce.family.images.configs import SwinConfig
 from transduce.family.images.image_model import ImageModel
 from transduce.family.images.image_sizes import check_size
-from transduce.family.images.layers import pre_norm_layer
 from transduce.family.images.windows import WindowBias, same_region, with_windows
 from transduce.family.initialisation import initialise
+from transduce.family.layers import gelu_layer
 from transduce.model.dropout import Dropout
 
 
@@ -47,8 +47,7 @@ class Stage(nn.Module):
         d_ff, depth = config.expansion * d_model, config.depths[number]
         self.window = config.window
         self.layers = nn.ModuleList(
-            pre_norm_layer(d_model, n_heads, d_ff, dropout=config.dropout, norm_eps=config.norm_eps)
-            for _ in range(depth)
+            gelu_layer(d_model, n_heads, d_ff, dropout=config.dropout, norm_eps=config.norm_eps) for _ in range(depth)
         )
         self.biases = nn.ModuleList(WindowBias(n_heads, config.window) for _ in range(depth))
         self.merging = Merging(d_model) if merges else nn.Identity()

@@ -21,8 +21,8 @@ from torch.nn import functional as F
 from transduce.family.images.configs import ClipConfig, ViTConfig
 from transduce.family.images.image_model import ImageModel
 from transduce.family.images.image_sizes import check_size, resized_positions
-from transduce.family.images.layers import pre_norm_layer
 from transduce.family.initialisation import initialise
+from transduce.family.layers import gelu_layer
 from transduce.model.attention import Attention, fast_attention
 from transduce.model.dropout import Dropout
 from transduce.model.transformer import EncoderLayer
@@ -31,7 +31,7 @@ from transduce.model.transformer import EncoderLayer
 def vit_layer(config: ViTConfig | ClipConfig, activation: Callable[[Tensor], Tensor] = F.gelu) -> EncoderLayer:
     """Return a layer of eq. 2 and 3."""
     sizes = config.d_model, config.n_heads, config.d_ff
-    return pre_norm_layer(*sizes, activation, dropout=config.dropout, norm_eps=config.norm_eps)
+    return gelu_layer(*sizes, activation, dropout=config.dropout, norm_eps=config.norm_eps)
 
 
 class PatchEncoder(ImageModel):
