@@ -22,6 +22,18 @@ def test_python_m_transduce_runs_the_command_line() -> None:
     assert wrong.code == 2 and "train" in wrong.err and "Traceback" not in wrong.err and wrong.out == b""
 
 
+@pytest.mark.parametrize(("handler", "code"), [("default_int_handler", 130), ("SIG_IGN", 0)])
+def test_an_interrupt_during_the_imports_gives_no_traceback(handler: str, code: int) -> None:
+    program = f"""
+import os, signal
+signal.signal(signal.SIGINT, signal.{handler})
+import transduce.__main__
+os.kill(os.getpid(), signal.SIGINT)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (code, "")
+
+
 @pytest.fixture
 def texts(tmp_path: Path) -> list[object]:
     train, valid = (write_pairs(tmp_path, name, ["a b", "c"]) for name in ("train", "valid"))
