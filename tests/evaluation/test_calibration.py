@@ -8,7 +8,7 @@ import torch
 
 from transduce.errors import UserError
 from transduce.evaluation.calibration import (
-    CalibrationFigures,
+    Reliability,
     ScoredText,
     auroc,
     calibration_error,
@@ -63,7 +63,7 @@ def test_bins_have_all_lines_in_order_and_the_error_is_their_mean_difference() -
 
 def test_a_confidence_is_near_the_share_of_good_lines_of_another_text() -> None:
     learned, other = learn(random_text(2_000), 40.0), random_text(2_000, seed=2)
-    figures = CalibrationFigures.of(other, confidences(learned, other.features))
+    figures = Reliability.of(other, confidences(learned, other.features))
     assert figures.auroc > 0.9 and calibration_error(figures.bins) < 0.05
     page = html_page(reliability_report(figures, 40.0, "<model>"))
     assert page.count("<circle") == 12 and "&lt;model&gt;" in page and "<model>" not in page

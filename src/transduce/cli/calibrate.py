@@ -56,13 +56,7 @@ def calibrate(
     """
     from transduce.cli.clean import check_outputs
     from transduce.data.text import read_pairs
-    from transduce.evaluation.calibration import (
-        CalibrationFigures,
-        confidences,
-        learn,
-        reliability_report,
-        unseen_confidences,
-    )
+    from transduce.evaluation.calibration import Reliability, confidences, learn, reliability_report, unseen_confidences
     from transduce.evaluation.page import write_page
     from transduce.evaluation.study_report import html_page
     from transduce.storage.model_folder import CALIBRATION_FILE, save_calibration
@@ -77,7 +71,7 @@ def calibrate(
     learned = learn(text, good)
     unseen = _scored_text(translator, tag, test[0], test_pairs, good) if test and test_pairs else None
     parts = (unseen, confidences(learned, unseen.features)) if unseen else (text, unseen_confidences(text, good))
-    figures = CalibrationFigures.of(*parts)
+    figures = Reliability.of(*parts)
     save_calibration(model, learned)
     print(f"{printable(model / CALIBRATION_FILE)}: learned from {text}", figures, sep="\n")
     if report is not None:

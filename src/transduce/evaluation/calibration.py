@@ -140,7 +140,7 @@ def calibration_error(bins: Sequence[Bin]) -> float:
 
 
 @dataclass(frozen=True)
-class CalibrationFigures:
+class Reliability:
     """How well the confidence tells good lines of a text from others. bins: of its reliability."""
 
     text: ScoredText
@@ -148,7 +148,7 @@ class CalibrationFigures:
     bins: Sequence[Bin]
 
     @classmethod
-    def of(cls, text: ScoredText, confidence: Floats) -> "CalibrationFigures":
+    def of(cls, text: ScoredText, confidence: Floats) -> "Reliability":
         """Return the figures of a text. confidence: of each line, by a calibration that has not learned from it."""
         return cls(text, auroc(confidence, text.is_good), reliability(confidence, text.is_good))
 
@@ -164,7 +164,7 @@ class CalibrationFigures:
         return "\n".join([self.summary, "  lines  confidence  share of good", *rows])
 
 
-def reliability_report(figures: CalibrationFigures, good: float, model: str) -> Report:
+def reliability_report(figures: Reliability, good: float, model: str) -> Report:
     """Return a page with the reliability diagram and its table. good: the least chrF of a good line."""
     points = [(each.confidence, each.share) for each in figures.bins]
     curves: dict[str, Points] = {"this model": points, "exact": [(0.0, 0.0), (1.0, 1.0)]}
