@@ -11,11 +11,10 @@ import numpy as np
 import onnxruntime
 
 PAD, BOS, EOS, UNK = range(4)
-SPACE = "\u2581"
-ESCAPE = "\ue000"
+SPACE, ESCAPE = "\u2581", "\ue000"
 INVISIBLE = "[\0-\x08\x0e-\x1b\x7f\xad\u200b\u200e\u200f\u2060\ufeff]"
 WHITE_SPACE = "[\\s\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
-WORD = "_?L[LM]{0,63}|_?N{1,64}|_?[MO]{1,64}|_"  # over the kinds of characters: letters, marks, numbers, others
+WORD = re.compile("_?L[LM]{0,63}|_?N{1,64}|_?[MO]{1,64}|_")  # kinds of characters: letters, marks, numbers, others
 
 
 class JsonTokenizer:
@@ -30,12 +29,11 @@ class JsonTokenizer:
         if self.normalizes:
             text = re.sub(WHITE_SPACE, " ", re.sub(INVISIBLE, "", unicodedata.normalize("NFC", text))).strip()
         text = SPACE * bool(text) + text.replace(ESCAPE, ESCAPE + "0").replace(SPACE, ESCAPE + "1").replace(" ", SPACE)
-        kinds = "".join("_" if c == SPACE else k if (k := unicodedata.category(c)[0]) in "LMN" else "O" for c in text)
-        ids = (i for m in re.finditer(WORD, kinds) for i in self.encode_word(text[m.start() : m.end()]))
-        return [*self.tags.get(tag, []), *ids]
+        kind = "".join("_" if c == SPACE else k if (k := unicodedata.category(c)[0]) in "LMN" else "O" for c in text)
+        return [*self.tags.get(tag, []), *(i for m in WORD.finditer(kind) for i in self.ids_of(text[slice(*m.span())]))]
 
     @functools.lru_cache(100_000)  # noqa: B019
-    def encode_word(self, word):
+    def ids_of(self, word):
         parts = [p for c in word for p in ([c] if c in self.ids else [f"<0x{byte:02X}>" for byte in c.encode()])]
         while found := [(self.ranks[p], i) for i, p in enumerate(zip(parts, parts[1:])) if p in self.ranks]:  # noqa: B905
             i = min(found)[1]
@@ -77,8 +75,7 @@ class OnnxModel:
                 outputs[row].append(token)
             stay = [outputs[row][-1] != EOS and len(outputs[row]) < limits[row] for row in rows]
             if not all(stay):
-                rows = rows[stay]
-                last = last[stay]
+                rows, last = rows[stay], last[stay]
                 state = {name: values[stay] for name, values in state.items()}
         return outputs
 
@@ -99,6 +96,5 @@ def translate(folder, lines, batch=32):
 
 
 if __name__ == "__main__":
-    with open(0, encoding="utf-8-sig", newline="\n") as stdin:
-        lines = [line.removesuffix("\n").removesuffix("\r") for line in stdin]
+    lines = [line.rstrip("\n").removesuffix("\r") for line in open(0, encoding="utf-8-sig", newline="\n")]  # noqa: SIM115
     sys.stdout.buffer.writelines(f"{text}\n".encode() for text in translate(Path(__file__).parent, lines))
