@@ -26,7 +26,7 @@ What several members share:
 | `encoder_decoder.py`    | what a search uses of T5 and Whisper                                |
 | `feed_forward.py`       | the gated feed-forward network                                      |
 | `initialisation.py`     | the first values of the weights                                     |
-| `layers.py`             | the layer of most encoders                                          |
+| `layers.py`             | the layer of most members: attention, and any network               |
 | `row_states.py`         | states of recurrences                                               |
 | `text_model.py`         | what a member that continues text has, for its training and search  |
 

@@ -16,14 +16,15 @@ from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from transduce.family.bert_heads import NEXT_SENTENCE, Classifier, Pooler, WordHead
 from transduce.family.configs import BertClassifierConfig, BertConfig
 from transduce.family.initialisation import initialise
-from transduce.family.layers import gelu_layer
+from transduce.family.layers import layer_around
 from transduce.model.attention import Attention, fast_attention
 from transduce.model.dropout import Dropout
-from transduce.model.transformer import EncoderLayer
+from transduce.model.transformer import EncoderLayer, FeedForward
 
 
 class BertEncoder(nn.Module):
@@ -40,7 +41,8 @@ class BertEncoder(nn.Module):
         self.d_ff = config.d_ff or 4 * d_model
 
         def layer() -> EncoderLayer:
-            return gelu_layer(d_model, config.n_heads, self.d_ff, dropout=dropout, norm_eps=norm_eps, post=True)
+            network = FeedForward(d_model, self.d_ff, F.gelu)
+            return layer_around(network, d_model, config.n_heads, dropout=dropout, norm_eps=norm_eps, post=True)
 
         self.embedding = nn.Embedding(config.vocab_size, d_model)
         self.positions = nn.Embedding(config.max_positions, d_model)

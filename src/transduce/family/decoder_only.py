@@ -22,12 +22,12 @@ from transduce.family.configs import DecoderConfig
 from transduce.family.experts import NoisyTopK, Switch, TopK, experts
 from transduce.family.gpt2 import gelu
 from transduce.family.initialisation import initialise
+from transduce.family.layers import layer_around
 from transduce.family.positions import Alibi, Bucketed, Learned, Positions, Rotary, Shaw, Sinusoids, Skewed
 from transduce.family.rope import LinearRope, Rope, YarnRope, ntk_theta
 from transduce.family.text_model import TextModel
-from transduce.model.attention import MultiHeadAttention
 from transduce.model.dropout import Dropout
-from transduce.model.transformer import EncoderLayer, FeedForward, KeysValues, Residual
+from transduce.model.transformer import EncoderLayer, FeedForward, KeysValues
 
 
 class DecoderOnly(TextModel):
@@ -60,9 +60,8 @@ class DecoderOnly(TextModel):
         self.window_every = config.window_every
 
         def layer() -> EncoderLayer:
-            residuals = [Residual(nn.LayerNorm(d_model), dropout, post=False) for _ in range(2)]
             network = feed_forward() if feed_forward else feed_forward_of(config)
-            return EncoderLayer(MultiHeadAttention(d_model, config.n_heads, dropout=dropout), network, residuals)
+            return layer_around(network, d_model, config.n_heads, dropout=dropout)
 
         self.embedding, self.positions = nn.Embedding(config.vocab_size, d_model), positions
         self.dropout = Dropout(dropout)

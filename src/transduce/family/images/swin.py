@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from transduce.family.attention_wrappers import with_bias
 from transduce.family.images.configs import SwinConfig
@@ -21,8 +22,9 @@ from transduce.family.images.image_model import ImageModel
 from transduce.family.images.image_sizes import check_size
 from transduce.family.images.windows import WindowBias, same_region, with_windows
 from transduce.family.initialisation import initialise
-from transduce.family.layers import gelu_layer
+from transduce.family.layers import layer_around
 from transduce.model.dropout import Dropout
+from transduce.model.transformer import FeedForward
 
 
 class Merging(nn.Module):
@@ -44,12 +46,13 @@ class Stage(nn.Module):
     def __init__(self, config: SwinConfig, number: int, *, merges: bool) -> None:
         super().__init__()
         d_model, n_heads = config.d_model << number, config.n_heads[number]
-        d_ff, depth = config.expansion * d_model, config.depths[number]
+        networks = (FeedForward(d_model, config.expansion * d_model, F.gelu) for _ in range(config.depths[number]))
         self.window = config.window
         self.layers = nn.ModuleList(
-            gelu_layer(d_model, n_heads, d_ff, dropout=config.dropout, norm_eps=config.norm_eps) for _ in range(depth)
+            layer_around(network, d_model, n_heads, dropout=config.dropout, norm_eps=config.norm_eps)
+            for network in networks
         )
-        self.biases = nn.ModuleList(WindowBias(n_heads, config.window) for _ in range(depth))
+        self.biases = nn.ModuleList(WindowBias(n_heads, config.window) for _ in self.layers)
         self.merging = Merging(d_model) if merges else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -57,8 +60,7 @@ class Stage(nn.Module):
         grid = rows, columns = x.size(1), x.size(2)
         x = x.flatten(1, 2)
         for i, (layer, bias) in enumerate(zip(self.layers, self.biases, strict=True)):
-            is_shifted = i % 2 and min(grid) > self.window  # a single window needs no shift
-            shift = self.window // 2 if is_shifted else 0
+            shift = self.window // 2 if i % 2 and min(grid) > self.window else 0  # a single window needs no shift
             mask = same_region(grid, self.window, shift, x.device)
             x = layer(x, mask, with_windows(grid, self.window, shift, with_bias(bias())))
         return self.merging(x.unflatten(1, (rows, columns)))

@@ -22,16 +22,16 @@ from transduce.family.images.configs import ClipConfig, ViTConfig
 from transduce.family.images.image_model import ImageModel
 from transduce.family.images.image_sizes import check_size, resized_positions
 from transduce.family.initialisation import initialise
-from transduce.family.layers import gelu_layer
+from transduce.family.layers import layer_around
 from transduce.model.attention import Attention, fast_attention
 from transduce.model.dropout import Dropout
-from transduce.model.transformer import EncoderLayer
+from transduce.model.transformer import EncoderLayer, FeedForward
 
 
 def vit_layer(config: ViTConfig | ClipConfig, activation: Callable[[Tensor], Tensor] = F.gelu) -> EncoderLayer:
     """Return a layer of eq. 2 and 3."""
-    sizes = config.d_model, config.n_heads, config.d_ff
-    return gelu_layer(*sizes, activation, dropout=config.dropout, norm_eps=config.norm_eps)
+    network = FeedForward(config.d_model, config.d_ff or 4 * config.d_model, activation)
+    return layer_around(network, config.d_model, config.n_heads, dropout=config.dropout, norm_eps=config.norm_eps)
 
 
 class PatchEncoder(ImageModel):

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from transduce.family.initialisation import initialise
-from transduce.family.layers import gelu_layer
+from transduce.family.layers import layer_around
 from transduce.family.sound.configs import Wav2Vec2Config
 from transduce.family.sound.convolutions import FrameNorm, PositionalConvolution
 from transduce.model.attention import Attention, fast_attention
 from transduce.model.dropout import Dropout
-from transduce.model.transformer import EncoderLayer
+from transduce.model.transformer import EncoderLayer, FeedForward
 
 
 class Wav2Vec2(nn.Module):
@@ -37,8 +37,8 @@ class Wav2Vec2(nn.Module):
         post = config.norm == "post"
 
         def layer() -> EncoderLayer:
-            sizes = d_model, config.n_heads, config.d_ff
-            return gelu_layer(*sizes, dropout=config.dropout, norm_eps=eps, post=post)
+            network = FeedForward(d_model, config.d_ff or 4 * d_model, F.gelu)
+            return layer_around(network, d_model, config.n_heads, dropout=config.dropout, norm_eps=eps, post=post)
 
         n_channels = config.n_channels
         sizes = zip((1, *[n_channels] * len(config.kernels)), config.kernels, config.strides, strict=False)
