@@ -102,6 +102,14 @@ def test_lines_that_are_not_utf8_are_named_and_prevent_training(tmp_path: Path) 
     assert not report.trainable and "not UTF-8" in verdict(report)
 
 
+def test_a_side_in_utf16_is_refused_with_the_way_to_convert_it(tmp_path: Path) -> None:
+    corpus = write(tmp_path, CLEAN[:30])
+    assert corpus.tgt is not None
+    corpus.tgt.write_bytes(corpus.tgt.read_text().encode("utf-16"))
+    with pytest.raises(UserError, match=r"train\.de: expected UTF-8, but it is UTF-16; convert it: iconv -f UTF-16 -t"):
+        check(corpus)
+
+
 def test_sides_of_unequal_length_are_checked_up_to_the_shorter_one(tmp_path: Path) -> None:
     corpus = write(tmp_path, [*CLEAN[:99], ("", "x")])
     corpus.src.write_bytes(corpus.src.read_bytes() + b"more\nmore")

@@ -85,6 +85,20 @@ def test_a_format_that_is_not_read_is_named(tmp_path: Path) -> None:
             list(text.read_lines(tmp_path / "twice"))
 
 
+@pytest.mark.parametrize(("name", "form"), [("a b.docx", "plain text"), ("a.odt", "plain text"), ("a.XLSX", "CSV")])
+def test_a_document_of_an_office_program_is_named(tmp_path: Path, name: str, form: str) -> None:
+    with zipfile.ZipFile(tmp_path / name, "w") as archive:
+        archive.writestr("document.xml", "<a/>")
+    (tmp_path / "one.en").write_bytes(b"a b\n")
+    extension = name[-4:].strip(".").lower()
+    message = f"{name}: expected text, not a {extension} document; open it in an office program and save it as {form}"
+    for corpus in (Corpus(tmp_path / name, tmp_path / "one.en"), Corpus(tmp_path / name)):
+        with pytest.raises(UserError, match=f"{message} in UTF-8$"):
+            check(corpus)
+    (tmp_path / name).write_bytes(b"a text with a wrong name\n")
+    assert list(text.read_lines(tmp_path / name)) == ["a text with a wrong name"]
+
+
 def test_a_line_that_never_ends_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "MAX_LINE_BYTES", 1_000)
     (tmp_path / "bomb").write_bytes(gzip.compress(b"a\n" + bytes(10_000_000)))

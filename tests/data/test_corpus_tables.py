@@ -69,6 +69,44 @@ def test_tmx(encoding: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("names", "codes", "message"),
+    [
+        (":en,fr", ("en-US", "de-DE"), r"which has de-de, en-us, not fr; correct the name, as in .*t\.tmx:en,de-de$"),
+        (
+            ":FR,it",
+            ("en-US", "de-DE"),
+            r"which has de-de, en-us, not fr, it; correct the name, as in .*t\.tmx:de-de,en-us$",
+        ),
+        (":en,fr", ("en", "en-US"), "which has en, en-us, not fr; get a file with both languages$"),
+        (":en,de", ("", ""), "which has a text without a language, not de, en; get a file with both languages$"),
+    ],
+)
+def test_a_language_that_no_unit_has_is_refused(
+    names: str, codes: tuple[str, str], message: str, tmp_path: Path
+) -> None:
+    """The file is larger than what is read at once. The corrected names can be read."""
+    table = tmp_path / "t.tmx"
+    variants = "".join(f'<tuv xml:lang="{code}"><seg>{code} text</seg></tuv>' for code in codes)
+    table.write_text(f"<tmx><body>{f'<tu>{variants}</tu>' * 2_000}</body></tmx>")
+    with pytest.raises(UserError, match=f"expected languages of the file, {message}") as caught:
+        list(read_pairs(Corpus(Path(f"{table}{names}"))))
+    remedy = str(caught.value).rpartition(" as in ")[2]
+    if remedy.startswith(str(table)) and ";" not in remedy:
+        assert len(list(read_pairs(Corpus(Path(remedy))))) == 2_000
+
+
+@pytest.mark.parametrize("content", ["Source\tTarget\na\tb\n", "one column\n", '{"en": "a", "de": "b"}\n'])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
+def test_tables_in_utf16_are_refused(content: str, encoding: str, tmp_path: Path) -> None:
+    table = tmp_path / "t.tsv"
+    table.write_bytes(("\ufeff" * (encoding == "utf-16-be") + content).encode(encoding))
+    message = r"t\.tsv: expected UTF-8, but it is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW$"
+    for read in (lambda: list(read_pairs(Corpus(table))), lambda: corpora.problems([Corpus(table)])):
+        with pytest.raises(UserError, match=message):
+            read()
+
+
+@pytest.mark.parametrize(
     ("content", "columns", "message"),
     [
         ("a\tb\nc\n", "", r"t\.tsv:2: expected at least 2 tab-separated columns, not 1"),

@@ -36,7 +36,7 @@ def check(
     """Check a corpus and return the report. first: the number of example lines for each finding.
 
     In two text files, lines that are not UTF-8 and sides of unequal length are findings. Raises UserError for a file
-    that cannot be read, and for the first bad row of a table.
+    that cannot be read, for text in UTF-16, and for the first bad row of a table.
     """
     names = _side_names(corpus)
     valid_pairs = list(text.read_pairs(*valid)) if valid else []  # before the corpus: an error is raised early
@@ -169,7 +169,10 @@ def read_decoded(corpus: Corpus, findings: Findings) -> Iterator[tuple[str | Non
                 rest = 1 + text.lines_of(src_file if tgt is None else tgt_file)
                 findings.add("unequal", "src" if src is None else "tgt", number, f"the other has {rest:,} more")
                 return
-            yield _decode(src, "src", number, findings), _decode(tgt, "tgt", number, findings)
+            yield (
+                _decode(src, f"{corpus.src}", number, "src", findings),
+                _decode(tgt, f"{corpus.tgt}", number, "tgt", findings),
+            )
 
 
 def refuse_unequal(corpus: Corpus, findings: Findings) -> None:
@@ -184,16 +187,18 @@ def _trim(line: str) -> str:
     return "" if text.is_blank(line) else line.strip()
 
 
-def _decode(raw: bytes, side: str, number: int, findings: Findings) -> str | None:
-    """Return a line without the white space around it. If it is not UTF-8, add a finding and return None."""
+def _decode(raw: bytes, where: str, number: int, side: str, findings: Findings) -> str | None:
+    """Return a line without the white space around it. If it is not UTF-8, add a finding and return None.
+
+    Raises UserError, which names `where`, if the whole text is in UTF-16.
+    """
     try:
-        return _trim(text.decode_line(raw, side, number))
+        return _trim(text.decode_line(raw, where, number))
     except UserError as error:
         cause = error.__cause__
-        evidence = ""
-        if isinstance(cause, UnicodeDecodeError):
-            evidence = f"byte {cause.start + 1} is 0x{cause.object[cause.start]:02x}"
-        findings.add("not_utf8", side, number, evidence)
+        if not isinstance(cause, UnicodeDecodeError):
+            raise
+        findings.add("not_utf8", side, number, f"byte {cause.start + 1} is 0x{cause.object[cause.start]:02x}")
         return None
 
 

@@ -29,6 +29,10 @@ OTHER_FORMATS = {
     b"\x1f\x9d": "Z",
 }  # these are refused by name: as text, they would give the error of a line that is not UTF-8
 ALL_FORMATS = FORMATS | OTHER_FORMATS
+DOCUMENTS = {
+    **dict.fromkeys(("docx", "odt", "pptx", "odp"), "plain text"),
+    **dict.fromkeys(("xlsx", "ods"), "CSV"),
+}  # zip files by their extension: what an office program saves them as
 PLAIN_BYTES = 1 << 18  # bytes of one read
 PACKED_BYTES = 1 << 10  # compressed bytes of one step: at most 33 MB of text, in the densest zst file
 
@@ -116,6 +120,12 @@ def _rest(head: bytes, file: _Readable, size: int) -> Iterator[bytes]:
 def _text_blocks(file: _Readable, where: str) -> Iterator[bytes]:
     """Yield the text of a file, in blocks."""
     head = _first_bytes(file)
+    extension = where.rpartition(".")[2].lower()
+    if OTHER_FORMATS.get(head) == "zip" and extension in DOCUMENTS:
+        raise UserError(
+            f"{where}: expected text, not a {extension} document; open it in an office program and save it as "
+            f"{DOCUMENTS[extension]} in UTF-8"
+        )
     if head in OTHER_FORMATS:
         raise UserError(f"{where}: expected text, or gz, xz or zst, not {OTHER_FORMATS[head]}; decompress it first")
     if head not in FORMATS:

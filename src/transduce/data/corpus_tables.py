@@ -43,13 +43,17 @@ def has_columns(file: Path) -> bool:
 
 
 def _format_of(file: Path) -> str:
-    """Return the format of a table by its first bytes; "tsv" for any text."""
+    """Return the format of a table by its first bytes; "tsv" for any text. Raises UserError for text in UTF-16."""
     with open_file(file) as stream:
         if file.suffix == ".arrow" or stream.read(4) == b"PAR1":
             return "parquet"
     head = _head(file).removeprefix(codecs.BOM_UTF8)
-    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or re.match(rb"\s*<(\?xml|tmx|!DOCTYPE)\b", head):
+    is_utf16 = head.startswith(text.UTF16_MARKS)
+    start = head.decode("utf-16", "ignore").encode() if is_utf16 else head
+    if re.match(rb"\s*<(\?xml|tmx|!DOCTYPE)\b", start):
         return "tmx"
+    if is_utf16:
+        raise text.in_utf16(f"{file}")
     return "json" if re.match(rb'\s*\{\s*"', head) and b"\t" not in head.partition(b"\n")[0] else "tsv"
 
 

@@ -40,6 +40,7 @@ LinePair = tuple[str, str]  # a source line and its target line
 FilePair = tuple[Path, Path]  # two files that correspond line by line
 
 MAX_LINE_BYTES = 1 << 26
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 INVISIBLE = frozenset(("Zs", "Zl", "Zp", "Cc", "Cf"))  # Unicode categories, such as Cf of U+200B and U+FEFF
 READ_AHEAD_BYTES = 1 << 22  # the bytes that are read from a stream before they are needed; at most one line more
 
@@ -87,12 +88,15 @@ def raw_lines(file: IO[bytes], where: str, *, first: int = 1) -> Iterator[bytes]
 def decode_line(raw: bytes, where: str, number: int) -> str:
     """Return the text of a raw line, which may end in LF. number: number of the line, from 1.
 
-    Raises UserError, which names `where` (a path, "stdin"), for bytes that are not UTF-8.
+    Raises UserError, which names `where` (a path, "stdin"), for bytes that are not UTF-8. Its cause is a
+    UnicodeDecodeError, unless the whole text is in UTF-16.
     """
     try:
         return _trim(raw, number == 1).decode()
     except UnicodeDecodeError as error:
-        raise UserError(_not_utf8(raw, where, number, error)) from error
+        if number == 1 and raw.startswith(UTF16_MARKS):
+            raise in_utf16(where) from None
+        raise UserError(_not_utf8(where, number, error)) from error
 
 
 def arriving_lines(file: IO[bytes], where: str, *, at_most: int) -> Iterator[list[str]]:
@@ -259,14 +263,17 @@ def _trim(raw: bytes, first: bool) -> bytes:
     return raw
 
 
-def _not_utf8(raw: bytes, where: str, number: int, error: UnicodeDecodeError) -> str:
-    if number == 1 and raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return f"{where}: expected UTF-8, but it is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW"
+def _not_utf8(where: str, number: int, error: UnicodeDecodeError) -> str:
     byte = error.object[error.start]
     return (
         f"{where}:{number}: expected UTF-8, but byte {error.start + 1} of the line is 0x{byte:02x}; "
         f"correct the line, or convert the file from its encoding: iconv -f ISO-8859-1 -t UTF-8 OLD > NEW"
     )
+
+
+def in_utf16(where: str) -> UserError:
+    """Return the error for a text that begins with one of UTF16_MARKS."""
+    return UserError(f"{where}: expected UTF-8, but it is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 OLD > NEW")
 
 
 def empty(src_name: str, tgt_name: str) -> UserError:

@@ -12,6 +12,7 @@ from transduce.data.text import MAX_LINE_BYTES
 from transduce.errors import UserError
 
 BLOCK_BYTES = 1 << 16
+MOST_CODES = 100  # different codes of languages that are kept for a message
 NATIVE_CODES = frozenset(("bpt", "ept", "it", "ph", "ut", "sub"))
 
 
@@ -19,28 +20,51 @@ def read_tmx(path: Path, source: str, columns: list[str]) -> Iterator[tuple[str,
     """Yield the texts of each unit in two languages; "" for a language that a unit lacks.
 
     source: unused. columns: two codes; `en` also means `en-US`. Empty: the file has only two languages, and the first
-    unit gives their order. Raises UserError for any other file, and for one that declares entities, which can become
-    endless text.
+    unit gives their order. Raises UserError for any other file, at its end if no unit has one of the languages, and for
+    a file that declares entities, which can become endless text.
     """
     units = _Units(path)
     languages = [code.lower() for code in columns]
     if columns and len(columns) != 2:
         raise UserError(f"{path}: expected the codes of two languages, not {','.join(columns)}; as in {path}:en,de")
+    known = set[str]()
+    missing = {*languages}
     for unit in units.read():
+        missing = {language for language in missing if not any(_is_variety(code, language) for code in unit)}
+        if len(known) < MOST_CODES:
+            known.update(unit)
         languages = languages or list(unit)
         if len(languages) != 2 or not (columns or unit.keys() <= {*languages}):
-            codes = ", ".join(sorted({*languages, *unit}))
-            raise UserError(f"{path}: expected two languages, not {codes}; name two, as in {path}:en,de")
+            codes = sorted({*languages, *unit})
+            example = ",".join(codes[:2] if len(codes) > 1 else ("en", "de"))
+            raise UserError(f"{path}: expected two languages, not {', '.join(codes)}; name two, as in {path}:{example}")
         src, tgt = (_text_in(unit, language) for language in languages)
         yield src, tgt
+    if known and missing:
+        raise _unknown(path, languages, missing, sorted(known))
 
 
 def _text_in(unit: dict[str, str], language: str) -> str:
-    """Return the text in a language, or in a variety of it, such as en-us for en."""
-    matches = (
-        text for code, text in unit.items() if code == language or code.startswith((f"{language}-", f"{language}_"))
+    """Return the text in a language; "" if the unit has none."""
+    return next((text for code, text in unit.items() if _is_variety(code, language)), "")
+
+
+def _is_variety(code: str, language: str) -> bool:
+    """Return True for the code of a language, and for the code of a variety of it, such as en-us for en."""
+    return code == language or code.startswith((f"{language}-", f"{language}_"))
+
+
+def _unknown(path: Path, languages: list[str], missing: set[str], known: list[str]) -> UserError:
+    """Return the error for two languages of which some have no text in a file. known: the codes in the file."""
+    others = [code for code in known if code and not any(_is_variety(code, language) for language in languages)]
+    remedy = "get a file with both languages"
+    if len(others) >= len(missing):
+        names = [others.pop(0) if language in missing else language for language in languages]
+        remedy = f"correct the name, as in {path}:{','.join(names)}"
+    codes = ", ".join(code or "a text without a language" for code in known)
+    return UserError(
+        f"{path}: expected languages of the file, which has {codes}, not {', '.join(sorted(missing))}; {remedy}"
     )
-    return next(matches, "")
 
 
 class _Units:
