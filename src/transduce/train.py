@@ -36,7 +36,7 @@ from transduce.storage.model_card import model_card
 from transduce.storage.model_folder import LoadedModel, load_model, save_model
 from transduce.storage.more_tags import check_new_tags
 from transduce.storage.run_log import RunLog, evaluations
-from transduce.storage.run_request import TrainRequest
+from transduce.storage.run_request import TrainRequest, training_text
 from transduce.storage.tensors import Tensors
 from transduce.storage.trackers import TrackerName
 from transduce.training import distributed, notices, sharding
@@ -107,15 +107,9 @@ def fit(
     device: as for `load`, of the training and of the model.
     Raises UserError for every mistake that the user can fix.
     """
-    if isinstance(src, str | Path):
-        corpora = [Corpus(Path(src), None if tgt is None else as_path("tgt", tgt))]
-    elif tgt is None:
-        corpora = src
-    else:
-        raise UserError(f"tgt={tgt!r}: must not be set with corpora in src; leave it out")
     request = TrainRequest(
         recipe,
-        corpora,
+        training_text(src, tgt),
         () if valid is None else as_text_files("valid", valid),
         as_path("out", out),
         settings,

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+import reprlib
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -337,10 +338,13 @@ def refuse_impossible(model: ModelSettings) -> None:
     refuse(lines)
 
 
-def as_path(name: str, value: object) -> Path:
-    """Return the argument `name` as a path. Raises UserError if its value is none."""
+TEXT_FILE = "the path of a text file; write lines into a file, one sentence on each line, and give its path"
+
+
+def as_path(name: str, value: object, expected: str = "a path") -> Path:
+    """Return the argument `name` as a path. Raises UserError if its value is none. expected: the path, in words."""
     if not isinstance(value, str | Path):
-        raise UserError(f"{name}={value!r}: expected a path")
+        raise UserError(f"{name}={reprlib.repr(value)}: expected {expected}")
     return Path(value)
 
 
@@ -349,8 +353,9 @@ def as_text_files(name: str, value: object) -> list[Path]:
     if isinstance(value, str | Path):
         return [Path(value)]
     if not isinstance(value, tuple | list) or len(value) != 2:
-        raise UserError(f"{name}={value!r}: expected two paths, of source and target text, or one of a table with both")
-    return [as_path(f"{name}[{i}]", path) for i, path in enumerate(value)]
+        value = reprlib.repr(value)
+        raise UserError(f"{name}={value}: expected two paths, of source and target text, or one of a table with both")
+    return [as_path(f"{name}[{i}]", path, TEXT_FILE) for i, path in enumerate(value)]
 
 
 def type_name(expected: Any) -> str:

@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+import reprlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import chain, islice
+from numbers import Real
 from pathlib import Path
 
 from transduce.config.files import from_json, permission_problems
@@ -14,7 +16,7 @@ from transduce.config.kinds import TASKS
 from transduce.config.overrides import inherit, without_effect
 from transduce.config.recipes import configure
 from transduce.config.schema import Config
-from transduce.config.validation import validate
+from transduce.config.validation import TEXT_FILE, as_path, validate
 from transduce.console import printable
 from transduce.data import corpora
 from transduce.data.corpora import Corpus
@@ -80,9 +82,13 @@ class TrainRequest:
 
     def __post_init__(self) -> None:
         if not isinstance(self.recipe, str | Config):
-            raise UserError(f"recipe={self.recipe!r}: expected a name, FILE.py:FUNCTION, or a Config")
+            raise UserError(f"recipe={reprlib.repr(self.recipe)}: expected a name, FILE.py:FUNCTION, or a Config")
         if not isinstance(self.train, list | tuple) or not all(isinstance(text, Corpus | Path) for text in self.train):
-            raise UserError(f"train={self.train!r}: expected source and target text, or a list of Corpus")
+            raise UserError(f"train={reprlib.repr(self.train)}: expected source and target text, or a list of Corpus")
+        weights = {f"train[{i}].weight": text.weight for i, text in enumerate(self.train) if isinstance(text, Corpus)}
+        for name, value in {"minutes": self.minutes, "more_minutes": self.more_minutes, **weights}.items():
+            if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+                raise UserError(f"{name}={reprlib.repr(value)}: expected a number, such as 2")
         check_lines(settings=self.settings, allow_change=self.allow_change)
 
     @cached_property
@@ -329,6 +335,22 @@ class TrainRequest:
         """Return the names of training text, validation text, and the model that a loss compares with, for messages."""
         names = {"train": "; ".join(corpus.name for corpus in self.given_corpora), "valid": self.valid_corpus.name}
         return {**names, "reference": f"--from={self.start_from}"}
+
+
+def training_text(src: object, tgt: object) -> Sequence[Corpus]:
+    """Return the arguments `src` and `tgt` of `fit` as corpora. Raises UserError for other values, such as lines."""
+    if isinstance(src, list | tuple) and all(isinstance(corpus, Corpus) for corpus in src):
+        if tgt is not None:
+            raise UserError(f"tgt={reprlib.repr(tgt)}: must not be set with corpora in src; leave it out")
+        return [_with_paths(corpus, f"src[{i}].") for i, corpus in enumerate(src)]
+    path = as_path("src", src, f"a list of Corpus, or {TEXT_FILE}")
+    return [Corpus(path, None if tgt is None else as_path("tgt", tgt, TEXT_FILE))]
+
+
+def _with_paths(corpus: Corpus, name: str) -> Corpus:
+    """Return a corpus whose files are paths. name: begins the names of its fields, for messages."""
+    tgt = None if corpus.tgt is None else as_path(f"{name}tgt", corpus.tgt, TEXT_FILE)
+    return dataclasses.replace(corpus, src=as_path(f"{name}src", corpus.src, TEXT_FILE), tgt=tgt)
 
 
 def with_precision(config: Config, precision: str) -> Config:
