@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -244,3 +245,41 @@ def test_resume_starts_a_run_without_checkpoints(
     shutil.rmtree(tmp_path / "run" / "model")
     train(CONFIG, out=tmp_path / "run", resume=True, **run_texts)
     assert_same(tmp_path / "run", finished_runs["average"])
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_text("{}", encoding="utf-8")])
+def test_a_lost_tokenizer_is_restored_by_the_command_in_the_message(
+    damage: Callable[[Path], object], finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path
+) -> None:
+    run = tmp_path / "a run"
+    shutil.copytree(finished_runs["average"], run)
+    damage(run / "tokenizer.json")
+    with pytest.raises(UserError, match="tokenizer.json: expected the file that .* was trained with") as problem:
+        train(CONFIG, out=run, resume=True, **run_texts)
+    subprocess.run(str(problem.value).partition("restore it: ")[2], shell=True, check=True)
+    train(CONFIG, out=run, resume=True, **run_texts)
+    assert_same(run, finished_runs["average"])
+    (run / "tokenizer.json").unlink()
+    (run / "model" / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match="it is missing; use another copy, or start a new run"):
+        train(CONFIG, out=run, resume=True, **run_texts)
+
+
+def test_a_forgotten_validation_text_is_named(finished_runs: dict[str, Path], run_texts: Texts, tmp_path: Path) -> None:
+    shutil.copytree(finished_runs["average"], tmp_path / "run")
+    before = everything(tmp_path / "run")
+    src, tgt = run_texts["valid"]
+    with pytest.raises(UserError) as problem:
+        train(CONFIG, out=tmp_path / "run", resume=True, train=run_texts["train"], valid=())
+    message = str(problem.value)
+    assert f"add --valid {src} {tgt}, in Python valid={(str(src), str(tgt))!r}" in message
+    assert everything(tmp_path / "run") == before
+
+
+def test_a_validation_text_beside_the_one_that_was_held_out_is_refused(run_texts: Texts, tmp_path: Path) -> None:
+    config = with_train(CONFIG, max_steps=1, warmup_steps=1, decay_steps=0)
+    texts = {"train": run_texts["train"], "out": tmp_path / "run"}
+    train(config, valid=(), **texts)
+    with pytest.raises(UserError, match=r"--valid=.*: must not be set, because .* it held out .*; leave it out"):
+        train(config, valid=run_texts["valid"], resume=True, **texts)
+    train(config, valid=(), resume=True, **texts)

@@ -206,6 +206,7 @@ def prepare(request: TrainRequest, task: Task[Any]) -> tuple[Run, TrainingState]
     if request.shard:
         sharding.shard(model)
     record = {"texts": texts, "made_of": request.provenance(), "made_with": run_folder.fingerprint(config, tokenizer)}
+    record["valid_files"] = [str(path) for path in request.valid]
     state = TrainingState(model.to(devices.device()), config.train, record)
     if checkpoint:
         lines += run_folder.resume(request, state, checkpoint)

@@ -251,3 +251,15 @@ def test_no_module_unpickles_or_executes_text() -> None:
             elif isinstance(node, ast.Call):
                 if "weights_only=True" not in map(ast.unparse, node.keywords):  # which runs no code of a file
                     assert ast.unparse(node.func) not in calls, f"{file}:{node.lineno}"
+
+
+@pytest.mark.parametrize("beam_size", [b"5", b"16"])
+def test_an_edited_setting_is_refused_with_the_command_that_changes_it(model_path: Path, beam_size: bytes) -> None:
+    path = model_path / "config.json"
+    text = path.read_bytes()
+    path.write_bytes(text.replace(b'"beam_size": 4', b'"beam_size": ' + beam_size))
+    command = rf"or undo the edit; transduce configure {model_path} --set search\.KEY=VALUE changes a setting"
+    with pytest.raises(UserError, match=command):
+        load_model(model_path)
+    path.write_bytes(text)
+    assert load_model(model_path)

@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -260,7 +261,7 @@ def _checked_path(path: Path, name: str, entry: _Entry) -> Path:
         raise UserError(f"{file}: expected a file, but it is missing; use another copy of {path}")
     size = file.stat().st_size
     if size != entry.size:
-        raise UserError(f"{file}: expected {entry.size:,} bytes, not {size:,}; use another copy of {path}")
+        raise UserError(f"{file}: expected {entry.size:,} bytes, not {size:,}; use another copy of {path}{_edit(file)}")
     most = MAX_TOKENIZER_BYTES if name in ("tokenizer.json", "shared_vocabulary.json") else MAX_JSON_BYTES
     if file.suffix == ".json" and entry.size > most:
         raise UserError(f"{file}: expected at most {most:,} bytes, not {size:,}; use another copy of {path}")
@@ -269,7 +270,15 @@ def _checked_path(path: Path, name: str, entry: _Entry) -> Path:
 
 def _check_sha256(file: Path, sha256: str, entry: _Entry) -> None:
     if sha256 != entry.sha256:
-        raise UserError(f"{file}: expected the SHA-256 in manifest.json; use another copy")
+        raise UserError(f"{file}: expected the SHA-256 in manifest.json; use another copy{_edit(file)}")
+
+
+def _edit(file: Path) -> str:
+    """Return the end of a message about a changed file: the command that edits the configuration of a model."""
+    if file.name != "config.json" or not (file.parent / "tokenizer.json").exists():
+        return ""
+    command = f"transduce configure {shlex.quote(f'{file.parent}')} --set search.KEY=VALUE"
+    return f", or undo the edit; {command} changes a setting of the search"
 
 
 # ---- JSON --------------------------------------------------------------------------------------------------------

@@ -2,12 +2,16 @@
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from transduce.config.overrides import inherit, overridden
 from transduce.config.recipes import auto
 from transduce.config.schema import Config
+from transduce.console import printable
 from transduce.data.corpora import Corpus, read_pairs
 from transduce.data.held_out import MOST_PAIRS, MOST_SHARE, HeldOut, hold_out
 from transduce.data.text_size import measure
@@ -27,10 +31,13 @@ def complete(request: TrainRequest, print_lines: Callable[[list[str]], None]) ->
     """Return `request` with all that it leaves open. print_lines: prints what was chosen, and why.
 
     A run that resumes keeps its configuration. If it is finished, `more_minutes` give it more steps.
-    Raises UserError if the text is too short to hold a part of it out, or the time too short for a training.
+    Raises UserError if the text is too short to hold a part of it out, or the time too short for a training, or if a
+    run resumes with a validation text but holds its own out, or the reverse.
     """
     if not request.has_run and request.config.train.precision == "auto" and devices.training_precision() == "bf16":
         print_lines(["precision: bf16 (chosen for this GPU; --set train.precision=fp32 computes as the paper did)"])
+    if request.has_run:
+        _check_validation(request)
     chooses = not request.has_run and (request.is_auto or request.minutes is not None)
     parent = config_of_parent(request.start_from) if chooses or not request.valid else None
     if not request.has_run and (chooses or not request.valid):
@@ -50,6 +57,33 @@ def complete(request: TrainRequest, print_lines: Callable[[list[str]], None]) ->
         [*choice.lines, "now the tokenizer learns the text" if parent is None else "now the text becomes tokens"]
     )
     return dataclasses.replace(request, chosen=choice.config)
+
+
+def _check_validation(request: TrainRequest) -> None:
+    """Raise UserError if a run was started with a validation text and resumes without one, or the reverse."""
+    state = _newest_state(request.out)
+    was_held_out = "validation text" in state["made_of"]
+    if request.valid and was_held_out:
+        given = printable(shlex.join(map(str, request.valid)))
+        raise UserError(
+            f"--valid={given}: must not be set, because {request.out} evaluates on pairs that it held out of its "
+            "training text; leave it out"
+        )
+    if not request.valid and not was_held_out:
+        files = state.get("valid_files", ["SRC", "TGT"])  # older versions did not store their names
+        words = printable(shlex.join(files))
+        raise UserError(
+            f"{request.out}: expected the validation text that the run started with; add --valid {words}, in Python "
+            f"valid={tuple(files) if len(files) > 1 else files[0]!r}"
+        )
+
+
+def _newest_state(out: Path) -> dict[str, Any]:
+    """Return the state of the newest checkpoint whose state is undamaged. Raises UserError if there is none."""
+    for path in reversed(checkpoints(out)):
+        with suppress(UserError):
+            return load_state(path)
+    return load_state(checkpoints(out)[-1])
 
 
 def config_of_parent(folder: Path | None) -> Config | None:

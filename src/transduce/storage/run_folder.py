@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -107,14 +108,29 @@ def run_config(out: Path) -> Config:
 
 def run_tokenizer(out: Path, checkpoint: Path | None) -> TokenizerLike:
     """Return the tokenizer of a run. Raises UserError if `checkpoint`, None before the first, has another one."""
-    tokenizer = Tokenizer.load(out / "tokenizer.json")
-    if checkpoint is not None and load_state(checkpoint)["made_with"]["tokenizer"] != tokenizer.sha256:
-        raise _wrong_file(out / "tokenizer.json", checkpoint)
-    return tokenizer
+    path = out / "tokenizer.json"
+    if checkpoint is None:
+        return Tokenizer.load(path)
+    sha256 = load_state(checkpoint)["made_with"]["tokenizer"]
+    if tokenizer := _tokenizer_of(path, sha256):
+        return tokenizer
+    copy = out / "model" / "tokenizer.json"
+    restore = f"restore it: cp {shlex.quote(f'{copy}')} {shlex.quote(f'{path}')}"
+    other = "use another copy, or start a new run with another --out"
+    raise _wrong_file(path, checkpoint, restore if _tokenizer_of(copy, sha256) else other)
 
 
-def _wrong_file(file: Path, checkpoint: Path) -> UserError:
-    return UserError(f"{file}: expected the file that {checkpoint} was trained with; it was changed, use another copy")
+def _tokenizer_of(path: Path, sha256: str) -> TokenizerLike | None:
+    """Return the tokenizer of a file; None if it has another hash, or if the file is missing or damaged."""
+    with suppress(UserError):
+        tokenizer = Tokenizer.load(path)
+        return tokenizer if tokenizer.sha256 == sha256 else None
+    return None
+
+
+def _wrong_file(file: Path, checkpoint: Path, remedy: str = "use another copy") -> UserError:
+    problem = "it was changed" if file.exists() else "it is missing"
+    return UserError(f"{file}: expected the file that {checkpoint} was trained with, but {problem}; {remedy}")
 
 
 def resume(request: TrainRequest, state: TrainingState, path: Path) -> list[str]:
