@@ -157,6 +157,22 @@ def test_a_test_set_is_checked_before_the_model_translates(
         evaluate_model(model, wrong, DecodingOptions())
 
 
+def test_blank_lines_of_a_test_set_are_counted(model: Translator, tmp_path: Path) -> None:
+    table = write_lines(tmp_path / "test.tsv", ["a b\tb a", "c d\t", "e f\tf e", "g h\t \u3000", "\ti j"])
+    warning = evaluate_model(model, evaluate.TestSet(table, None), DecodingOptions()).warning
+    assert (warning or "").splitlines() == [
+        f"{table}: expected a source on each line, but 1 of 5 are blank, the first on line 5; add them, or leave these "
+        "lines out",
+        f"{table}: expected a reference on each line, but 2 of 5 are blank, the first on line 2; add them, or leave "
+        "these lines out",
+    ]
+    ref = write_lines(tmp_path / "ref", ["b a", "", "f e"])
+    other = write_lines(tmp_path / "other", ["b a", "d c", ""])
+    rules = {"language": "en", "tokenize": "13a"}
+    assert "1 of 3 are blank, the first on line 2" in (evaluate_hypotheses([other], ref, **rules).warning or "")
+    assert evaluate_hypotheses([other], ref, more_refs=[other], **rules).warning is None
+
+
 def test_given_translations_are_evaluated_without_a_model(test_set: evaluate.TestSet, tmp_path: Path) -> None:
     ref = test_set.ref
     lines = ref.read_text("utf-8").splitlines()

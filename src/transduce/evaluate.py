@@ -18,7 +18,7 @@ from transduce.decoding.options import DecodingOptions
 from transduce.decoding.segmentation import with_tag
 from transduce.errors import UserError
 from transduce.evaluation.metrics import Score, bleu, check_settings, chrf, corpus_scores, missing_scores
-from transduce.evaluation.output_checks import remarks
+from transduce.evaluation.output_checks import blank_lines, remarks
 from transduce.evaluation.significance import Bootstrap, paired_bootstrap
 
 if TYPE_CHECKING:  # the translator imports torch, which the scoring of a file does not need
@@ -107,7 +107,10 @@ def evaluate_model(
     model_perplexity = perplexity(mean_loss(translator, sources, references))
     untagged = dataclasses.replace(options, tag=None)
     systems = dict[str, list[Score]]()
-    remarks_on = list[str]()
+    remarks_on = [
+        *blank_lines(printable(test_set.src), "source", sources),
+        *blank_lines(printable(test_set.ref or test_set.src), "reference", references, *more_refs),
+    ]
     for name in ("model", *noise):
         texts = [sources, references, *more_refs]
         if name != "model":
@@ -187,9 +190,9 @@ def evaluate_hypotheses(
     significance = None
     if len(hyps) == 2:
         significance = paired_bootstrap(outputs[0], outputs[1], references, more_refs=more, tokenize=tokenize)
-    lines = [
-        line for hyp, output in zip(hyps, outputs, strict=True) for line in remarks(printable(hyp), output, references)
-    ]
+    lines = blank_lines(printable(name), "reference", references, *more)
+    for hyp, output in zip(hyps, outputs, strict=True):
+        lines += remarks(printable(hyp), output, references)
     return Evaluation(
         len(references),
         systems,

@@ -1,10 +1,12 @@
-"""Remarks on outputs whose form differs from the form of the references, so that their scores are too low.
+"""Remarks on test sets with blank lines, and on outputs of another form than the references: their scores are too low.
 
 A model that learned from tokenised text writes tokenised text. Scores of it against raw references compare nothing.
 """
 
 import re
 from collections.abc import Callable, Sequence
+
+from transduce.data.text import is_blank
 
 _SUBWORDS = re.compile(r"\S@@(?= |$)|\u2581")
 _OPENING = re.compile(r'\{\s*"')
@@ -49,3 +51,12 @@ def remarks(name: str, hyps: Sequence[str], refs: Sequence[str]) -> list[str]:
             which = "outputs" if of_hyps else "references"
             lines.append(f"{name}: expected the form of the references, but only the {which} {words}; {remedy}")
     return lines
+
+
+def blank_lines(name: str, side: str, *texts: Sequence[str]) -> list[str]:
+    """Return a line if some lines of a test set are blank in all `texts`. side: "source" or "reference"."""
+    numbers = [number for number, lines in enumerate(zip(*texts, strict=True), start=1) if all(map(is_blank, lines))]
+    if not numbers:
+        return []
+    blank = f"{len(numbers):,} of {len(texts[0]):,} are blank, the first on line {numbers[0]:,}"
+    return [f"{name}: expected a {side} on each line, but {blank}; add them, or leave these lines out"]
