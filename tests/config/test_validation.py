@@ -87,6 +87,7 @@ def test_every_number_has_a_range() -> None:
         (["data.tags=<2de> <2fr>"], "expected different words"),
         (["data.tags=<s>"], "expected different words"),
         (["data.tags=<0x41>"], "expected different words"),
+        (["data.tags=<fim_middle>"], "expected different words"),
         (["data.tags=<2de>", "data.vocab_size=261"], "data.vocab_size=261: expected more than 261"),
         (
             ["data.tags=<2de>", "data.tokenizer=sentencepiece"],

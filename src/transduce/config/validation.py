@@ -213,7 +213,7 @@ def _noise_problems(config: Config) -> list[str]:
 
 # Tokenizers cut text between letters, digits and other characters. So no piece but a fixed one can be such a word. A
 # comma separates tags in --set.
-TAG = re.compile(r"(?!<(pad|s|/s|unk|0x[0-9A-F]{2})>$)(?=.*[A-Za-z0-9])(?=.*[^A-Za-z0-9])(?!.*,)[!-~]{2,32}")
+TAG = re.compile(r"(?!<(pad|s|/s|unk|fim_\w+|0x[0-9A-F]{2})>$)(?=.*[A-Za-z0-9])(?=.*[^A-Za-z0-9])(?!.*,)[!-~]{2,32}")
 
 
 def is_tag(word: str) -> bool:

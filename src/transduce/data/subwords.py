@@ -10,7 +10,7 @@ from tokenizers import pre_tokenizers, trainers
 
 from transduce.config.validation import is_tag
 from transduce.data.engine import library_errors
-from transduce.data.vocabulary import CONTROLS, EOS, SPACE, UNK
+from transduce.data.vocabulary import CONTROLS, EOS, MIDDLE_MARKS, SPACE, UNK
 from transduce.errors import UserError
 
 T = TypeVar("T")
@@ -235,7 +235,9 @@ def _problem(document: dict[str, object], parts: Parts) -> str | None:
     fixed = fixed_pieces(kind)
     if list(vocabulary)[: len(fixed)] != fixed:
         return "it does not begin with the control and byte pieces"
-    if list(vocabulary)[len(fixed) :][: len(tags)] != tags or not all(map(is_tag, tags)):
+    if list(vocabulary)[len(fixed) :][: len(tags)] != tags or not all(
+        is_tag(tag) or tag in MIDDLE_MARKS for tag in tags
+    ):
         return "its added tokens are neither control pieces nor tags"
     if not all(len(merge) == 2 and {*merge, "".join(merge)} <= vocabulary.keys() for merge in merges):
         return "its merges do not join two pieces to a third one"

@@ -88,7 +88,7 @@ class Tokenizer(TokenizerLike):
     ) -> "Tokenizer":
         """Learn at most `vocab_size` pieces from lines of text, tags included; a small text has fewer.
 
-        tags: words that pass `config.validation.is_tag`. No piece is learned from a tag before a line.
+        tags: words that pass `config.validation.is_tag`, or MIDDLE_MARKS. No piece is learned from a tag before a line.
         normalizes: remove the differences of lines that nobody sees, here and in every line that is encoded: any white
         space is one space, and characters are composed. Encoding is lossless except for these.
         Reads the lines once and does not keep them. The same lines give the same tokenizer. Raises UserError if all
