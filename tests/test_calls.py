@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ from transduce import (
     UserError,
     evaluate,
 )
+from transduce.data.corpora import Corpus
 from transduce.decoding.batched_search import SHORT_TURNS
 from transduce.decoding.options import DEFAULTS
 from transduce.errors import NotFiniteError
@@ -192,20 +193,29 @@ def test_a_section_of_a_config_has_its_class(section: str, value: Any) -> None:
         Config(**{section: value})
 
 
+LINES = ["a line"] * 3_000
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"src": ["a.en"], "tgt": ["a.de"]}, r"tgt=\['a.de'\]: must not be set with corpora in src"),
-        ({"src": ["a.en"], "tgt": None}, r"train=\['a.en'\]: expected source and target text, or a list of Corpus"),
-        ({"src": None, "tgt": None}, "train=None: expected source and target text, or a list of Corpus"),
-        ({"tgt": 3}, "tgt=3: expected a path"),
+        ({"src": LINES, "tgt": LINES}, "src=.*: expected a list of Corpus, or the path of a text file; write lines in"),
+        ({"src": None, "tgt": None}, "src=None: expected a list of Corpus, or the path of a text file"),
+        ({"src": [Corpus(Path("a"))], "tgt": LINES}, "tgt=.*: must not be set with corpora in src"),
+        ({"src": [Corpus(cast(Any, 3), Path("b"))], "tgt": None}, r"src\[0\]\.src=3: expected the path of a text file"),
+        ({"src": [Corpus(Path("a"), None, cast(Any, "2"))], "tgt": None}, r"train\[0\]\.weight='2': expected a number"),
+        ({"tgt": LINES}, "tgt=.*: expected the path of a text file; write lines into a file"),
+        ({"minutes": "1"}, "minutes='1': expected a number"),
+        ({"minutes": True}, "minutes=True: expected a number"),
+        ({"valid": (LINES, LINES)}, r"valid\[0\]=.*: expected the path of a text file; write lines into a file"),
         ({"valid": 3}, "valid=3: expected two paths"),
         ({"valid": ("ab",)}, r"valid=\('ab',\): expected two paths"),
         ({"start_from": 3}, "start_from=3: expected a path"),
         ({"old_valid": 3}, "old_valid=3: expected two paths"),
-        ({"valid": ("a", None)}, r"valid\[1\]=None: expected a path"),
+        ({"valid": ("a", None)}, r"valid\[1\]=None: expected the path of a text file"),
         ({"out": None}, "out=None: expected a path"),
         ({"recipe": None}, "recipe=None: expected a name"),
+        ({"recipe": LINES}, "recipe=.*: expected a name"),
         ({"settings": "train.max_steps=3"}, "settings: expected a list of strings, not one string"),
         ({"settings": {"train.max_steps": 3}}, "settings: expected a list of strings, not a dict"),
         ({"allow_change": [3]}, r"allow_change\[0\]=3: expected a string"),
@@ -213,8 +223,9 @@ def test_a_section_of_a_config_has_its_class(section: str, value: Any) -> None:
 )
 def test_fit_refuses_arguments_of_a_wrong_type(arguments: dict[str, Any], message: str, tmp_path: Path) -> None:
     valid = {"src": "a.en", "tgt": "a.de", "valid": ("v.en", "v.de"), "out": tmp_path / "run"}
-    with pytest.raises(UserError, match=f"^{message}"):
+    with pytest.raises(UserError, match=f"^{message}") as problem:
         transduce.fit(**valid | arguments)
+    assert len(str(problem.value)) < 250
     assert not [*tmp_path.iterdir()]
 
 

@@ -9,6 +9,7 @@ from support.toy_task import Toy, reverse_words, toy_lines, write_lines
 from support.trainings import CONFIG, Texts, checkpoint_steps, train, with_train
 
 import transduce
+from transduce.demo.grammar import corpus as grammar
 
 
 def accuracy(model: transduce.Translator, toy: Toy) -> float:
@@ -106,3 +107,16 @@ def test_tensorboard_writes_events(run_texts: Texts, tmp_path: Path) -> None:
     config = with_train(CONFIG, max_steps=2, warmup_steps=1)
     train(config, out=tmp_path / "run", tracker="tensorboard", **run_texts)
     assert list((tmp_path / "run" / "tensorboard").glob("events*"))
+
+
+def test_exchanged_sides_of_the_validation_text_are_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    paths = [tmp_path / name for name in ("t.en", "t.de", "v.en", "v.de")]
+    for (src, tgt), pairs in ((paths[:2], grammar(3, 1_500)), (paths[2:], grammar(4, 20))):
+        write_lines(src, [en for en, _ in pairs])
+        write_lines(tgt, [de for _, de in pairs])
+    config = replace(with_train(CONFIG, max_steps=1, warmup_steps=1), data=replace(CONFIG.data, vocab_size=400))
+    train(config, train=tuple(paths[:2]), valid=(paths[3], paths[2]), out=tmp_path / "wrong")
+    line = "--valid=v.de v.en: expected source and target text, but the words of each are on the other side"
+    assert line in capfd.readouterr().err
+    train(config, train=tuple(paths[:2]), valid=tuple(paths[2:]), out=tmp_path / "right")
+    assert "on the other side" not in capfd.readouterr().err

@@ -213,7 +213,7 @@ def prepare(request: TrainRequest, task: Task[Any]) -> tuple[Run, TrainingState]
     lines += [*notices.start(config, batches, model, state.counters.step), *notices.frozen(state)]
     if distributed.is_leader():
         lines += notices.texts(batches, valid_pairs, valid_names[0], is_from_model=request.start_from is not None)
-    lines.append(notices.overlap(overlap, valid_names[0], len(valid_pairs), is_one_text=store.is_one_text))
+    lines += notices.overlap(overlap, valid_names, len(valid_pairs), is_one_text=store.is_one_text)
     run = Run(
         request.out, task, config, tokenizer, batches, valid_pairs, valid_names, lines,
         old_pairs=old_pairs, is_from_model=request.start_from is not None, is_sharded=request.shard,

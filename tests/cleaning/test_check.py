@@ -146,6 +146,19 @@ def test_the_overlap_names_lines_of_the_validation_text(tmp_path: Path) -> None:
     assert report.suspects == 0 and "1 validation pairs are also in training" in verdict(report)
 
 
+def test_exchanged_sides_of_the_validation_text_are_a_finding(tmp_path: Path) -> None:
+    corpus = write(tmp_path, grammar(3, 1_500))
+    (tmp_path / "valid").mkdir()
+    valid = write(tmp_path / "valid", grammar(4, 60))
+    assert valid.tgt is not None
+    report = check(corpus, (valid.tgt, valid.src))
+    assert lines_of(report, notes=True)["exchanged", "valid"] == [1]
+    assert "1 (to 60)" in report_text(report) and verdict(report).endswith("; give the two sides the other way round.")
+    assert report.trainable
+    report = check(corpus, (valid.src, valid.tgt))
+    assert ("exchanged", "valid") not in lines_of(report, notes=True) and "other way round" not in verdict(report)
+
+
 def test_characters_without_a_piece(tmp_path: Path) -> None:
     tokenizer = Tokenizer.learn((side for pair in CLEAN for side in pair), vocab_size=500)
     report = check(write(tmp_path, [*CLEAN, ("a tree 木 or 林", "x"), (CLEAN[0][0], "<0x41>")]), tokenizer=tokenizer)

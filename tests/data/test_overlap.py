@@ -1,5 +1,7 @@
 """Overlap of the validation text with the training text: against a direct implementation, and its cache."""
 
+import random
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,35 @@ def test_the_overlap_is_cached_until_a_text_changes(tmp_path: Path, monkeypatch:
     for damaged in (b"", b"{}", path.read_bytes()[:-3]):
         path.write_bytes(damaged)
         assert cached_overlap(valid, more, path) == Overlap([1, 3], [1, 2, 3])
+
+
+def text(seed: int, count: int) -> list[tuple[str, str]]:
+    """Return pairs of a made-up language and its translation. The sides share the names, which have capitals."""
+    rng = random.Random(seed)
+    words = [[*rng.choices("abcd", k=6), rng.choice(["Anna", "Berta"])] for _ in range(count)]
+    return [(" ".join(line), " ".join(word if word[0].isupper() else f"{word}en" for word in line)) for line in words]
+
+
+def swapped(pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [(tgt, src) for src, tgt in pairs]
+
+
+@pytest.mark.parametrize(
+    ("change", "is_found"),
+    [
+        (lambda pairs: pairs, True),
+        (lambda pairs: pairs[:100], False),  # too few words
+        (lambda pairs: pairs + swapped(pairs), False),  # a model of both directions
+        (lambda pairs: [(src, src) for src, _ in pairs], False),
+        (lambda pairs: [(tgt, tgt) for _, tgt in pairs], False),
+        (lambda pairs: [(src, " ".join(reversed(src.split()))) for src, _ in pairs], False),
+        (lambda pairs: [(src.replace(" ", ""), tgt.replace(" ", "")) for src, tgt in pairs], False),
+        (lambda pairs: [(src.replace(" ", ""), tgt) for src, tgt in pairs], True),  # as from Japanese
+    ],
+)
+def test_exchanged_sides_of_the_validation_text_are_found(
+    change: Callable[[list[tuple[str, str]]], list[tuple[str, str]]], is_found: bool
+) -> None:
+    training, valid = change(text(1, 2_000)), change(text(2, 50))
+    assert not find_overlap(training, valid).is_exchanged
+    assert find_overlap(training, swapped(valid)).is_exchanged == is_found

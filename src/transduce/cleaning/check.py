@@ -46,6 +46,8 @@ def check(
         overlap = find_overlap(_readable_pairs(corpus), valid_pairs)
         findings.add_all("leak", "valid", ((number, "") for number in overlap.pairs))
         findings.add_all("leaked_source", "valid", ((number, "") for number in overlap.sources))
+        if overlap.is_exchanged:
+            findings.add_range("exchanged", "valid", 1, len(valid_pairs), f"to {len(valid_pairs)}")
     src, tgt = examination.sides
     return CorpusReport(
         pairs=examination.n_pairs,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from transduce.cleaning.line_checks import main_script, script_of
 from transduce.console import counted
+from transduce.data.overlap import EXCHANGED
 
 KINDS = {
     "not_utf8": "not UTF-8",
@@ -17,6 +18,7 @@ KINDS = {
     "blank": "blank on one side or both",
     "leak": "of the validation text that are in training as a pair",
     "leaked_source": "of the validation text whose source is in training",
+    "exchanged": "of the validation text, whose sides look exchanged",
     "unrelated": "of sides that hardly belong together",
     "many_targets": "a source with very many different targets",
     "many_sources": "a target with very many different sources",
@@ -39,7 +41,7 @@ KINDS = {
     "repeated_tgt": "a repeated target",
 }  # in the order of the report
 FATAL = ("not_utf8", "unequal")
-NOTES = ("repeated_src", "repeated_tgt", "leak", "leaked_source")  # no mistake of the pair itself
+NOTES = ("repeated_src", "repeated_tgt", "leak", "leaked_source", "exchanged")  # no mistake of the pair itself
 
 RARE_SCRIPT = 0.01  # of the letters of a side
 PERCENTILES = {"least": 0, "5 %": 5, "25 %": 25, "median": 50, "75 %": 75, "95 %": 95, "99 %": 99, "most": 100}
@@ -267,6 +269,8 @@ def verdict(report: CorpusReport) -> str:
     notes = (
         f" {n_leaks:,} validation pairs are also in training, which raises the validation scores." if n_leaks else ""
     )
+    if any(finding.kind == "exchanged" for finding in report.findings):
+        notes += f" --valid: {EXCHANGED}; give the two sides the other way round."
     if n_unrelated := sum(finding.count for finding in report.findings if finding.kind == "unrelated"):
         remedy = "look for a lost line or a file in other order"
         notes += f" The sides of {n_unrelated:,} pairs hardly belong together: {remedy}."

@@ -28,7 +28,8 @@ def check(
     corpus
         SRC TGT, two line-aligned files. Or FILE, a table with both sides. `transduce train` takes the same formats.
     valid
-        Source and target text for validation. Report which of its lines are also in the corpus.
+        Source and target text for validation. Report which of its lines are also in the corpus, and whether its sides
+        are exchanged.
     tokenizer
         A model folder or a tokenizer.json. Report which characters this tokenizer splits into bytes.
     first

@@ -10,7 +10,7 @@ from torch import nn
 
 from transduce.config.schema import Config
 from transduce.data.batches import Batches
-from transduce.data.overlap import Overlap
+from transduce.data.overlap import EXCHANGED, Overlap
 from transduce.data.piece_bytes import parts_of_characters
 from transduce.data.tags import TagCount, no_tag
 from transduce.data.vocabulary import PAD, TokenizerLike
@@ -136,15 +136,19 @@ def tags(batches: Batches, valid: TagCount, valid_name: str, *, is_from_model: b
     return lines
 
 
-def overlap(lines: Overlap, name: str, size: int, *, is_one_text: bool = False) -> str:
-    """Return a line on the validation text that is also in the training text, which makes the scores too good.
+def overlap(lines: Overlap, names: Sequence[str], size: int, *, is_one_text: bool = False) -> list[str]:
+    """Return lines on the validation text that is also in the training text, and on sides that look exchanged.
 
-    lines: the overlap of the two texts. name: the name of the validation text. size: its number of lines.
+    The first makes the scores too good, and the second useless. lines: the overlap of the two texts. names: the names
+    of the files of the validation text. size: its number of lines.
     """
     if is_one_text:
-        return f"of the {size:,} lines of {name}, {len(lines.pairs):,} are also in the training text"
+        return [f"of the {size:,} lines of {names[0]}, {len(lines.pairs):,} are also in the training text"]
     counts = f"{len(lines.pairs):,} pairs and {len(lines.sources):,} sources"
-    return f"of the {size:,} of {name}, {counts} are also in the training text"
+    notices = [f"of the {size:,} of {names[0]}, {counts} are also in the training text"]
+    if lines.is_exchanged:
+        notices.append(f"--valid={' '.join(names)}: {EXCHANGED}; start again with the two sides the other way round")
+    return notices
 
 
 def end(state: TrainingState, model_folder: Path, origin: str, validation: str | None) -> list[str]:
