@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from itertools import count
 import pytest
 
 from transduce.decoding.hypothesis import AlignedWord, Alignment
+from transduce.serve.formats.subtitles import read_srt
 from transduce.serve.markup import html_document
 from transduce.serve.markup_tokens import VOID
 
@@ -290,3 +292,14 @@ def test_deep_and_long_markup_is_quick() -> None:
 def test_blank_segments_are_not_translated() -> None:
     document = html_document("<p> a </p><p> </p>&nbsp;<b></b>")
     assert [part.line for part in document if not isinstance(part, str)] == ["a"]
+
+
+@pytest.mark.parametrize("unit", ["a", "a-", "a='b' ", "<a ", "<!--", '"'])
+def test_a_long_tag_without_an_end_takes_little_time(unit: str) -> None:
+    """Each pattern reads such a tag once, not once from each of its letters."""
+    text = "x <" + unit * (60_000 // len(unit))
+    cue = f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n"
+    start = time.process_time()
+    for source, document in ((text, html_document(text)), (cue, read_srt(cue))):
+        assert "".join(part if isinstance(part, str) else part.write(part.line, None) for part in document) == source
+    assert time.process_time() - start < 5

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_TAG = re.compile(r"""<[!?][^<>]*>|</?[A-Za-z][^\s/<>"']*(?:"[^"]*"|'[^']*'|[^'"<>])*+>""")
+_TAG = re.compile(r"""<[!?][^<>]*>|</?[A-Za-z][^\s/<>"']*+(?:"[^"]*"|'[^']*'|[^'"<>])*+>""")
 _MARKUP = re.compile(r"<!--|<!\[CDATA\[|" + _TAG.pattern)
 _ENDS = {"<!--": "-->", "<![CDATA[": "]]>"}
 _NAME = re.compile(r"</?([A-Za-z][^\s/<>]*)")

@@ -9,7 +9,7 @@ from transduce.serve.markup_line import Syntax
 from transduce.serve.markup_tokens import Token, text_token
 
 MEMBERS = ["content.xml", "styles.xml"]  # the second one has headers and footers
-XML_TAG = re.compile(r"""<!--.*?-->|<\?.*?\?>|<(/?)([^\s/>?!]+)(?:"[^"]*"|'[^']*'|[^"'>])*+>""", re.DOTALL)
+XML_TAG = re.compile(r"""<!--.*?-->|<\?.*?\?>|<(/?)([^\s/>?!]++)(?:"[^"]*"|'[^']*'|[^"'>])*+>""", re.DOTALL)
 XML = Syntax(HTML.escape)
 _PARAGRAPHS = ("text:p", "text:h")
 _INLINE = ("text:span", "text:a")

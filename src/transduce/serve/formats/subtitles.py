@@ -13,7 +13,7 @@ from transduce.serve.markup_tokens import Token, text_token
 
 _SRT_TIME = re.compile(r"\s*\d+:\d+:\d+([,.]\d+)?\s*-->\s*\d+:\d+:\d+([,.]\d+)?(\s|$)")
 _VTT_TIME = re.compile(r"\s*(\d+:)?\d\d:\d\d\.\d{3}\s+-->\s+(\d+:)?\d\d:\d\d\.\d{3}(\s|$)")
-_TAG = re.compile(r"<(/?)([A-Za-z]+)[^<>]*>|</>|<\d[\d:.]*>|\{\\[^{}]*\}")
+_TAG = re.compile(r"<(/?)([A-Za-z]++)[^<>]*>|</>|<\d[\d:.]*>|\{\\[^{}]*\}")
 VTT = Syntax(HTML.escape)
 
 
