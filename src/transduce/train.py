@@ -16,6 +16,7 @@ from torch import Tensor
 from transduce.config.kinds import TASKS, import_object
 from transduce.config.schema import Config, TrainConfig
 from transduce.config.validation import as_path, as_text_files
+from transduce.console import printable
 from transduce.data.batches import Batch, Batches, Share, collate
 from transduce.data.corpora import Corpus, corpus_sha256, read_pairs
 from transduce.data.overlap import cached_overlap
@@ -206,7 +207,7 @@ def prepare(request: TrainRequest, task: Task[Any]) -> tuple[Run, TrainingState]
     if request.shard:
         sharding.shard(model)
     record = {"texts": texts, "made_of": request.provenance(), "made_with": run_folder.fingerprint(config, tokenizer)}
-    record["valid_files"] = [str(path) for path in request.valid]
+    record["valid_files"] = [printable(path) for path in request.valid]
     state = TrainingState(model.to(devices.device()), config.train, record)
     if checkpoint:
         lines += run_folder.resume(request, state, checkpoint)
@@ -298,13 +299,14 @@ def evaluate_step(run: Run, state: TrainingState, writer: CheckpointWriter, prog
     writer.wait()  # a run that has diverged names its last checkpoint
     run_folder.check_parameters(state, run.out)
     scores = distributed.run_on_leader(evaluate, run, step, state.weights_to_evaluate())
-    is_best = state.note_scores(scores)
+    is_best = state.is_best(scores)
+    is_new_best = state.note_scores(scores)
     writer.log.report(step, {f"valid_{name}": value for name, value in scores.items()})
     progress.report_scores(step, scores, is_best)
     if distributed.is_leader():
         progress.print_lines(notices.fall(state, evaluations(run.out).get(0, {}), scores))
         progress.print_lines(refresh_report(run.out))
-    if is_best:
+    if is_new_best:
         writer.save(step, state.snapshot)
 
 

@@ -116,6 +116,7 @@ def test_only_evaluations_at_their_interval_count() -> None:
     state = new_state()
     for step, loss, is_best in ((2, 3.0, True), (4, 2.0, True), (5, 1.0, False), (6, 2.0, False), (8, 2.5, False)):
         state.counters.step = step
+        assert state.is_best({"loss": loss}) == (is_best or step == 5)  # step 5 is out of turn, and does not count
         assert state.note_scores({"loss": loss}) == is_best
     assert (state.counters.best_step, state.counters.best_score) == (4, 2.0)
     assert not state.is_out_of_patience

@@ -71,7 +71,7 @@ def _check_validation(request: TrainRequest) -> None:
         )
     if not request.valid and not was_held_out:
         files = state.get("valid_files", ["SRC", "TGT"])  # older versions did not store their names
-        words = printable(shlex.join(files))
+        words = shlex.join(files)
         raise UserError(
             f"{request.out}: expected the validation text that the run started with; add --valid {words}, in Python "
             f"valid={tuple(files) if len(files) > 1 else files[0]!r}"

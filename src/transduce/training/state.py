@@ -280,8 +280,12 @@ class TrainingState:
                 return name
         return None
 
+    def is_best(self, scores: Mapping[str, float]) -> bool:
+        """Return True if an evaluation is better than all that were counted."""
+        return self.counters.best_score is None or self.score(scores) < self.counters.best_score
+
     def note_scores(self, scores: dict[str, float]) -> bool:
-        """Count an evaluation, and return True if it is the best so far.
+        """Count an evaluation, and return True if it counts and is the best so far.
 
         An evaluation between two multiples of `evaluate_every_steps`, after the last step, does not count: a run with
         a larger max_steps would not have it.
@@ -289,10 +293,9 @@ class TrainingState:
         counters = self.counters
         if counters.step % self.config.evaluate_every_steps:
             return False
-        score = self.score(scores)
-        if counters.best_score is None or score < counters.best_score:
+        if self.is_best(scores):
             counters.best_step = counters.step
-            counters.best_score = score
+            counters.best_score = self.score(scores)
             counters.evaluations_since_best = 0
             return True
         counters.evaluations_since_best += 1
