@@ -74,9 +74,9 @@ def test_all_problems_are_reported_together(tmp_path: Path, plain: Corpus) -> No
     problems = corpora.problems(
         [plain, Corpus(tmp_path / "x", plain.tgt), Corpus(tmp_path / "no.tsv"), Corpus(tmp_path, plain.tgt)]
     )
-    assert [line.split(str(tmp_path), 1)[1].split(";")[0] for line in problems] == [
+    assert [line.split(str(tmp_path), 1)[1].split(";")[0].removesuffix(" in a single file") for line in problems] == [
         "/x: expected a text file, UTF-8, one sentence per line",
-        "/no.tsv: expected tab-separated columns, JSON lines, TMX or parquet in a single file",
+        "/no.tsv: expected tab-separated columns, CSV in a file named .csv, JSON lines, TMX or parquet",
         ": expected a text file, UTF-8, one sentence per line",
     ]
     assert corpora.problems([]) == ["train: expected at least 1 corpus; give a source and a target file"]
@@ -195,7 +195,10 @@ def test_train_refuses_invalid_corpora(tmp_path: Path, toy: Toy, cli: Callable[.
     for words, message in [
         (["--train", *toy.train, "0"], "expected SRC TGT or FILE, and optionally a weight over 0"),
         (["--train", *toy.train, *toy.train], "expected SRC TGT or FILE"),
-        (["--train", toy.train[0]], "expected tab-separated columns, JSON lines, TMX or parquet in a single file"),
+        (
+            ["--train", toy.train[0]],
+            "expected tab-separated columns, CSV in a file named .csv, JSON lines, TMX or parquet",
+        ),
         (["--train", *toy.train, "--train", tmp_path / "gone.tsv"], "gone.tsv: expected a file with both sides"),
     ]:
         result = cli(*command, *words)

@@ -1,5 +1,6 @@
 """Tables of pairs: tab-separated columns, JSON lines, TMX, parquet and arrow."""
 
+import csv
 import gzip
 import json
 import subprocess
@@ -34,6 +35,92 @@ def test_columns_by_the_names_of_a_header(tmp_path: Path) -> None:
     rows = ["id\tde\ten", *(f"{i}\t{tgt}\t{src}" for i, (src, tgt) in enumerate([*PAIRS, ("en", "de")]))]
     table = write_lines(tmp_path / "t.tsv", rows)
     assert both_ways(Corpus(Path(f"{table}:en,de")), tmp_path / "made") == [*PAIRS, ("en", "de")]
+
+
+# ---- quotation marks and CSV -------------------------------------------------------------------------------------
+
+SENTENCES = [
+    ("A dog, two; three.", "Ein Hund."),
+    ('He said "yes".', '"Ja", sagte er; dann ging er.'),
+    ("two\nlines", "zwei\r\nZeilen\tund ein Tab"),
+    ("5", ""),
+]
+READ_SENTENCES = [(src.replace("\n", " "), tgt.replace("\r\n", " ")) for src, tgt in SENTENCES]
+
+
+@pytest.mark.parametrize(
+    ("separator", "quoting"),
+    [*((separator, csv.QUOTE_ALL) for separator in "\t,;"), *((separator, csv.QUOTE_MINIMAL) for separator in ",;")],
+)
+@pytest.mark.parametrize("columns", ["", ":1,2", ":Source,Target"])
+def test_tables_of_an_office_program(separator: str, quoting: int, columns: str, tmp_path: Path) -> None:
+    """The standard library writes it, with a byte order mark and CR LF. Packed, it gives the same pairs."""
+    table = tmp_path / ("t.tsv" if separator == "\t" else "t.CSV")
+    with table.open("w", encoding="utf-8-sig", newline="") as file:
+        writer = csv.writer(file, delimiter=separator, quoting=quoting)
+        writer.writerows([["Source", "Target"], *SENTENCES] if "S" in columns else SENTENCES)
+    assert both_ways(Corpus(Path(f"{table}{columns}")), tmp_path / "made") == READ_SENTENCES
+    packed = tmp_path / f"packed{table.suffix}.gz"
+    packed.write_bytes(gzip.compress(table.read_bytes()))
+    assert corpora.problems([Corpus(packed)]) == []
+    assert list(read_pairs(Corpus(Path(f"{packed}{columns}")))) == READ_SENTENCES
+
+
+def test_numbers_and_empty_cells_may_lack_quotation_marks(tmp_path: Path) -> None:
+    table = tmp_path / "t.tsv"
+    table.write_text('"id"\t"Source"\t"Target"\n7\t"a ""b"" e"\t"c\td"\n8\t\t""\n')
+    assert list(read_pairs(Corpus(Path(f"{table}:Source,Target")))) == [('a "b" e', "c\td"), ("", "")]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [('"Yes."', '"Ja."'), ("He said.", "Sagte er.")],
+        [('"Yes."', '"Ja."'), ('"No." He went.', '"Nein." Er ging.')],
+        [('"Yes', '"Ja'), ('"No', '"Nein')],
+        [('"Yes" and "no"', '"Ja" und "nein"')],
+        [("1", "2"), ('"Yes."', '"Ja."')],
+        [("5", '"Ja."'), ('"Yes."', '"Ja."')],
+    ],
+)
+def test_direct_speech_keeps_its_quotation_marks(rows: list[tuple[str, str]], tmp_path: Path) -> None:
+    table = write_lines(tmp_path / "t.tsv", ["\t".join(pair) for pair in rows])
+    assert list(read_pairs(Corpus(table))) == rows
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "message"),
+    [
+        ("Source,Target\na,b\n", "", r"t\.csv:1: expected a pair of .*; name them: .*t\.csv:Source,Target$"),
+        ('"Source text";Target\na;b\n', "", r"; name them: '.*t\.csv:Source text,Target'$"),
+        ("a,b\nc, d,e\n", "", r"t\.csv:2: expected 2 comma-separated columns, as in the first row, not 3; correct"),
+        ('a,b\n\n"c\nd",e\nf\n', "", r"t\.csv:5: expected 2 comma-separated columns, as in the first row, not 1"),
+        ('a;b\n"c;d\ne;f\n', "", r"t\.csv:2: expected quotation marks around whole cells, but .*; correct the line"),
+        ('a;b\n"c" d;e\n', "", r"t\.csv:2: expected quotation marks around whole cells, but ';' expected after"),
+        ('a;b\n"' + "c" * 200_000, "", r"t\.csv:2: expected quotation marks around whole cells, but field larger"),
+        ("a,b;c\nd,e;f\n", "", r"t\.csv: expected CSV, with columns that either commas or semicolons separate, "),
+        ("one\ntwo\n", "", r"t\.csv: expected CSV, with columns that either commas or semicolons separate, "),
+        ("a,b,c\n", "", r"t\.csv: expected 2 comma-separated columns, not 3; name two: .*t\.csv:1,2$"),
+        ("a,b\n", ":1,3", r"t\.csv:1: expected at least 3 comma-separated columns, not 2; .* name other columns$"),
+        ("a,b\n", ":en,de", "two names in its first line, not en,de; for"),
+        ("\xe4;b\n", "", r"t\.csv:1: expected UTF-8, but byte 1 of the line is 0xe4; .* iconv -f ISO-8859-1"),
+        ("", "", r"t\.csv: expected .* the file is empty"),
+    ],
+)
+def test_invalid_csv_is_refused(content: str, columns: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(content.encode("latin-1"))
+    with pytest.raises(UserError, match=message):
+        list(read_pairs(Corpus(Path(f"{tmp_path / 't.csv'}{columns}"))))
+
+
+def test_the_first_rows_show_what_separates_csv(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("Hello, you;Hallo, du\nIt is late;Es ist spät\n")
+    assert list(read_pairs(Corpus(tmp_path / "t.csv")))[1] == ("It is late", "Es ist spät")
+    (tmp_path / "t.csv").write_text('"a; b", "c; d"\ne;f, g\n')
+    assert list(read_pairs(Corpus(tmp_path / "t.csv"))) == [("a; b", "c; d"), ("e;f", "g")]
+
+
+# ---- JSON lines and TMX ------------------------------------------------------------------------------------------
 
 
 def test_json_lines(tmp_path: Path) -> None:
@@ -109,7 +196,11 @@ def test_tables_in_utf16_are_refused(content: str, encoding: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("content", "columns", "message"),
     [
-        ("a\tb\nc\n", "", r"t\.tsv:2: expected at least 2 tab-separated columns, not 1"),
+        (
+            "a\tb\nc\n",
+            "",
+            r"t\.tsv:2: .* 2 tab-separated columns, not 1; correct the line, or give CSV in a file named",
+        ),
         ("a\tb\tc\n", "", r"t\.tsv: expected 2 tab-separated columns, not 3; name two: .*t\.tsv:1,2$"),
         ("a\tb\tc\n", ":1,4", r"t\.tsv:1: expected at least 4 tab-separated columns, not 3; correct the line"),
         ("c\na\tb\n", "", r"t\.tsv:1: expected at least 2 tab-separated columns, not 1; correct the line"),

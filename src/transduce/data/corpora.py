@@ -1,7 +1,7 @@
 """Corpora: every supported file or set of files is read as pairs of lines.
 
 two files, one sentence per line          plain, or compressed as gz, xz or zst
-one table                                 `data.corpus_tables` has the formats: TSV, JSON lines, TMX, parquet, arrow
+one table                                 `data.corpus_tables` has the formats: TSV, CSV, JSON lines, TMX, parquet
 several, as 'FOLDER/train-*.parquet'      one after the other, in the order of their names
 a folder of parquet or arrow files        as Hugging Face's save_to_disk writes it, or a downloaded dataset
 hf:OWNER/SET/de-en/train-*.parquet        files of a dataset at Hugging Face, downloaded and kept in its own cache
@@ -131,8 +131,8 @@ def _missing(corpus: Corpus) -> list[str]:
         return [f"{corpus.src}: expected a file with both sides in columns; check the path, or give two text files"]
     if not columns and len(files) == 1 and not has_columns(files[0]):
         return [
-            f"{corpus.src}: expected tab-separated columns, JSON lines, TMX or parquet in a single file; "
-            "or give two text files"
+            f"{corpus.src}: expected tab-separated columns, CSV in a file named .csv, JSON lines, TMX or parquet in a "
+            "single file; or give two text files"
         ]
     return []
 

@@ -1,6 +1,7 @@
 """Tables: one file that holds both sides of a corpus. Only this module and `data.tmx` know the formats.
 
-    tab-separated columns       the only two, FILE:2,4, or FILE:en,de by the names in the first line; no quoting
+    tab-separated columns       the only two, FILE:2,4, or FILE:en,de by the names in the first line
+    CSV                         the same columns, in a file named .csv, separated by commas or semicolons
     JSON lines                  the two texts of each object, or FILE:en,de by their keys
     TMX                         the only two languages, or FILE:en,de
     parquet, arrow              the two columns of text, or FILE:en,de by name; needs transduce[data]
@@ -10,10 +11,12 @@ language. A line feed within a cell becomes a space. A cell without a value is a
 """
 
 import codecs
+import csv
 import importlib
 import itertools
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -24,7 +27,9 @@ from transduce.data.tmx import read_tmx
 from transduce.errors import UserError, nearest
 
 Cells = tuple[str | None, str | None]
+NumberedCells = tuple[int, list[str]]  # a row: the number of its first line, from 1, and its cells
 HEAD_BYTES = 1 << 20
+HEAD_ROWS = 1_000  # rows that show if cells are in quotation marks, and what separates them
 
 
 def read_table(file: Path, source: str, columns: list[str]) -> Iterator[tuple[str, str]]:
@@ -32,7 +37,7 @@ def read_table(file: Path, source: str, columns: list[str]) -> Iterator[tuple[st
 
     columns: names or numbers of two columns; empty: the table has only two. Raises UserError for any other table.
     """
-    readers = {"parquet": _read_parquet, "json": _read_json_lines, "tmx": read_tmx, "tsv": _read_tsv}
+    readers = {"parquet": _read_parquet, "json": _read_json_lines, "tmx": read_tmx, "csv": _read_csv, "tsv": _read_tsv}
     for src, tgt in readers[_format_of(file)](file, source, columns):
         yield _one_line(src), _one_line(tgt)
 
@@ -43,7 +48,10 @@ def has_columns(file: Path) -> bool:
 
 
 def _format_of(file: Path) -> str:
-    """Return the format of a table by its first bytes; "tsv" for any text. Raises UserError for text in UTF-16."""
+    """Return the format of a table by its first bytes; for text, "csv" by its name, or "tsv".
+
+    Raises UserError for text in UTF-16.
+    """
     with open_file(file) as stream:
         if file.suffix == ".arrow" or stream.read(4) == b"PAR1":
             return "parquet"
@@ -54,7 +62,11 @@ def _format_of(file: Path) -> str:
         return "tmx"
     if is_utf16:
         raise text.in_utf16(f"{file}")
-    return "json" if re.match(rb'\s*\{\s*"', head) and b"\t" not in head.partition(b"\n")[0] else "tsv"
+    if not head or b"\t" in head.partition(b"\n")[0]:
+        return "tsv"
+    if re.match(rb'\s*\{\s*"', head):
+        return "json"
+    return "csv" if re.search(r"\.csv(\.\w+)?$", file.name, re.IGNORECASE) else "tsv"
 
 
 def _head(file: Path) -> bytes:
@@ -62,7 +74,9 @@ def _head(file: Path) -> bytes:
         return stream.read(HEAD_BYTES)
 
 
-# ---- tab-separated columns ---------------------------------------------------------------------------------------
+# ---- separated columns -------------------------------------------------------------------------------------------
+
+SEPARATORS = {"\t": "tab", ",": "comma", ";": "semicolon"}
 
 # Names of columns in the first line of a table, which is no pair.
 HEADER = re.compile(
@@ -75,42 +89,121 @@ HEADER = re.compile(
 
 
 def _read_tsv(path: Path, source: str, columns: list[str]) -> Iterator[Cells]:
-    lines = enumerate(text.read_lines(path), start=1)
-    _, first = next(lines, (0, None))
+    plain = ((number, line.split("\t")) for number, line in enumerate(text.read_lines(path), start=1))
+    return _cells(path, _quoted_rows(path, "\t") if _is_quoted(path) else plain, "tab", columns)
+
+
+def _read_csv(path: Path, source: str, columns: list[str]) -> Iterator[Cells]:
+    separator = _separator(path)
+    return _cells(path, _quoted_rows(path, separator), SEPARATORS[separator], columns)
+
+
+class _CsvRules(csv.excel):
+    """The rules of CSV: quotation marks around a cell, and two for one within it."""
+
+    skipinitialspace = True
+    strict = True
+
+
+def _ended_lines(path: Path) -> Iterator[str]:
+    return (line + "\n" for line in text.read_lines(path))
+
+
+def _is_quoted(path: Path) -> bool:
+    """Return True if the first rows of tab-separated columns have quotation marks around every cell.
+
+    Numbers and empty cells may lack them, except in the first row. If another cell lacks them, a sentence that begins
+    with a quotation mark is direct speech.
+    """
+    rows = csv.reader(_ended_lines(path), _CsvRules, delimiter="\t", quoting=csv.QUOTE_NONNUMERIC)
+    try:
+        first, *_ = itertools.islice(rows, HEAD_ROWS)
+    except (csv.Error, ValueError):  # ValueError: no row, or a cell without the marks that is no number
+        return False
+    return any(first) and all(isinstance(cell, str) for cell in first)
+
+
+def _separator(path: Path) -> str:
+    """Return what separates the cells of CSV. Raises UserError if its first rows do not show it."""
+    possible = [separator for separator in (",", ";") if _has_columns(path, separator, 1)]
+    if len(possible) == 2:  # the first row has both
+        possible = [separator for separator in possible if _has_columns(path, separator, HEAD_ROWS)]
+    if len(possible) != 1:
+        raise UserError(
+            f"{path}: expected CSV, with columns that either commas or semicolons separate, and quotation marks around "
+            "a cell that has one of them; save the table again, or as tab-separated text"
+        )
+    return possible[0]
+
+
+def _has_columns(path: Path, separator: str, n: int) -> bool:
+    """Return True if the separator gives each of the first n rows of CSV the same number of columns, at least 2."""
+    rows = csv.reader(_ended_lines(path), _CsvRules, delimiter=separator)
+    try:
+        widths = {len(cells) for cells in itertools.islice(rows, n)}
+    except csv.Error:
+        return False
+    return len(widths) == 1 and widths.pop() > 1
+
+
+def _quoted_rows(path: Path, separator: str) -> Iterator[NumberedCells]:
+    """Yield the rows of CSV, except blank lines. Raises UserError for a row of another length than the first."""
+    reader = csv.reader(_ended_lines(path), _CsvRules, delimiter=separator)
+    name = SEPARATORS[separator]
+    number = 1
+    width = 0
+    try:
+        for cells in filter(None, reader):
+            width = width or len(cells)
+            if len(cells) != width:
+                raise UserError(
+                    f"{path}:{number}: expected {width} {name}-separated columns, as in the first row, not "
+                    f"{len(cells)}; correct the line, or put quotation marks around a cell that has a {name}"
+                )
+            yield number, cells
+            number = reader.line_num + 1
+    except csv.Error as problem:
+        raise UserError(
+            f"{path}:{number}: expected quotation marks around whole cells, but {problem}; correct the line, and "
+            "double each quotation mark within a cell"
+        ) from None
+
+
+def _cells(path: Path, rows: Iterator[NumberedCells], separator: str, columns: list[str]) -> Iterator[Cells]:
+    """Yield the cells of two columns. separator: its name. columns: see `_column_indices`."""
+    first = next(rows, None)
     if first is None:
         raise UserError(f"{path}: expected tab-separated source and target, one pair per line; the file is empty")
-    indices = _column_indices(path, columns, first.split("\t"))
+    indices = _column_indices(path, columns, first[1], separator)
     is_header = bool(columns) and not columns[0].isdecimal()
-    rows = lines if is_header else itertools.chain([(1, first)], lines)
-    for number, line in rows:
-        cells = line.split("\t")
+    for number, cells in rows if is_header else itertools.chain([first], rows):
         if len(cells) <= max(indices):
-            raise UserError(
-                f"{path}:{number}: expected at least {max(indices) + 1} tab-separated columns, not {len(cells)}; "
-                "correct the line, or name other columns"
-            )
+            remedy = "correct the line, or name other columns"
+            if len(cells) == 1:
+                remedy = "correct the line, or give CSV in a file named .csv"
+            expected = f"expected at least {max(indices) + 1} {separator}-separated columns, not {len(cells)}"
+            raise UserError(f"{path}:{number}: {expected}; {remedy}")
         if not columns and len(cells) > 2:
             raise UserError(
-                f"{path}:{number}: expected 2 tab-separated columns, not {len(cells)}; remove the tabs within a "
-                f"sentence, or name two columns: {path}:1,2"
+                f"{path}:{number}: expected 2 {separator}-separated columns, not {len(cells)}; remove the {separator}s "
+                f"within a sentence, or name two columns: {path}:1,2"
             )
         pair = cells[indices[0]], cells[indices[1]]
         if number == 1 and pair[0] != pair[1] and all(HEADER.fullmatch(cell.strip()) for cell in pair):
-            raise UserError(
-                f"{path}:1: expected a pair of sentences, not the names of columns; name them: {path}:{','.join(pair)}"
-            )
+            named = shlex.quote(f"{path}:{','.join(pair)}")
+            raise UserError(f"{path}:1: expected a pair of sentences, not the names of columns; name them: {named}")
         yield pair
 
 
-def _column_indices(path: Path, columns: list[str], first: list[str]) -> tuple[int, int]:
+def _column_indices(path: Path, columns: list[str], first: list[str], separator: str) -> tuple[int, int]:
     """Return the indices of the source and the target column. columns: their numbers from 1, their names, or none.
 
-    first: the cells of the first line, which has the names.
+    first: the cells of the first line, which has the names. separator: the name of what separates them.
     """
     if not columns and len(first) <= 2:
         return 0, 1
     if not columns:
-        raise UserError(f"{path}: expected 2 tab-separated columns, not {len(first)}; name two: {path}:1,2")
+        raise UserError(f"{path}: expected 2 {separator}-separated columns, not {len(first)}; name two: {path}:1,2")
     if len(columns) == 2 and all(column.isdecimal() and int(column) > 0 for column in columns):
         return int(columns[0]) - 1, int(columns[1]) - 1
     if len(columns) == 2 and all(column in first for column in columns):
