@@ -207,7 +207,7 @@ def test_the_number_of_texts_must_fit_the_task(tmp_path: Path) -> None:
         f"--valid={a} {b}: expected one text with train.task='language_model'; give --valid FILE",
     ]
     *_, line = TrainRequest("mixture", (a, b), [a], tmp_path / "run").problems()
-    assert line.startswith(f"{a}: expected tab-separated columns, JSON lines, TMX or parquet in a single file; ")
+    assert line.startswith(f"{a}: expected tab-separated columns, CSV in a file named .csv, JSON lines, ")
     (line,) = TrainRequest("gpt-small", [Corpus(a)], [b], tmp_path / "run").problems()
     assert line.endswith("expected the name of a recipe, or FILE.py:FUNCTION; did you mean 'gpt2-small'?")
     with pytest.raises(UserError, match="expected a task with source and target; use the command transduce train"):
