@@ -26,7 +26,7 @@ LabelledTextOption = Annotated[
         consume_multiple=True,
         accepts_keys=False,
         help="SENTENCES LABELS [WEIGHT]: two files in UTF-8, a sentence and its label per line. Or FILE [WEIGHT]: one "
-        "table with both, tab-separated or parquet. May be compressed as gz, xz or zst. WEIGHT 2 takes each sentence "
+        "table with both, as TSV, CSV or parquet. May be compressed as gz, xz or zst. WEIGHT 2 takes each sentence "
         "twice per epoch. May be repeated.",
     ),
 ]

@@ -42,7 +42,7 @@ CorporaOption = Annotated[
         consume_multiple=True,
         accepts_keys=False,
         help="SRC TGT [WEIGHT]: two files in UTF-8 with one sentence per line; each line of TGT translates the same "
-        "line of SRC. Or FILE [WEIGHT]: one table with both sides, tab-separated or parquet; for a language model, a "
+        "line of SRC. Or FILE [WEIGHT]: one table with both sides, as TSV, CSV or parquet; for a language model, a "
         "text. Text files may be compressed as gz, xz or zst. WEIGHT 2 takes each pair twice per epoch, 0.5 takes it "
         "every second epoch. May be repeated.",
     ),
