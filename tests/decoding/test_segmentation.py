@@ -207,11 +207,11 @@ HOSTILE = [" ", "\t", "\n", "\xa0", ". ", "!", ".", '"', "(", "e.g. ", "\u200b",
 @pytest.mark.parametrize("unit", HOSTILE)
 def test_a_long_line_takes_little_time(tokenizer: Tokenizer, unit: str) -> None:
     """A pattern that looks for the end of each run from each of its places takes minutes for this line."""
-    text = "a" + unit * (100_000 // len(unit)) + "b"
+    text = "a" + unit * (50_000 // len(unit)) + "b"
     start = time.process_time()
     split_line(text, tokenizer, DataConfig(max_tokens=1 << 20), DecodingOptions(split="sentences"))
     list(sentences(text))
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 3
 
 
 def test_nothing_is_split_without_splitting(tokenizer: Tokenizer) -> None:

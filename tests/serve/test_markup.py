@@ -297,9 +297,9 @@ def test_blank_segments_are_not_translated() -> None:
 @pytest.mark.parametrize("unit", ["a", "a-", "a='b' ", "<a ", "<!--", '"'])
 def test_a_long_tag_without_an_end_takes_little_time(unit: str) -> None:
     """Each pattern reads such a tag once, not once from each of its letters."""
-    text = "x <" + unit * (60_000 // len(unit))
+    text = "x <" + unit * (40_000 // len(unit))
     cue = f"1\n00:00:01,000 --> 00:00:02,000\n{text}\n"
     start = time.process_time()
     for source, document in ((text, html_document(text)), (cue, read_srt(cue))):
         assert "".join(part if isinstance(part, str) else part.write(part.line, None) for part in document) == source
-    assert time.process_time() - start < 5
+    assert time.process_time() - start < 3
