@@ -136,6 +136,7 @@ def train(request: TrainRequest, task: Task[Any] | None = None) -> Path:
     Raises UserError for every mistake that the user can fix. Mistakes in the request are found before any text is read.
     """
     request.check()
+    distributed.barrier()  # rank 0 writes into the folder that a slower rank still checks otherwise
     with run_folder.exclusive(request.out):
         request = run_choices.complete(request, print_lines if distributed.is_leader() else lambda lines: None)
         run, state = prepare(request, task or task_of(request.config.train.task))
