@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.tokenizer_texts import HOSTILE, encode_dropout, in_a_new_process, learn, sentences
-from tokenizers import Tokenizer as Engine
+from tokenizers import Tokenizer as LibraryTokenizer
 
 from transduce.data import bpe_dropout, draws, word_starts
 from transduce.data.draws import row_keys
@@ -113,7 +113,7 @@ def test_words_begin_where_the_library_cuts(bpe: Tokenizer) -> None:
     chance = random.Random(3)
     texts = ["".join(chance.choices(LETTERS, k=chance.randint(1, 20))) for _ in range(400)]
     texts += [*HOSTILE, *sentences(50), "a" * 200, "b1" * 80 + "ő" * 70, "." * 65 + "\u0301" + "e" * 70, "12" * 40]
-    engine = Engine.from_str(bpe.to_json())
+    engine = LibraryTokenizer.from_str(bpe.to_json())
     engine.encode_special_tokens = True
     finder = WordStarts({piece: i for i, piece in enumerate(bpe.vocabulary)}, engine)
     assert engine.normalizer is not None and engine.pre_tokenizer is not None

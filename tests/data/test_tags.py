@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.tokenizer_texts import HOSTILE, VOCAB_SIZE, assert_lossless, encode_dropout, learn, sentences
-from tokenizers import Tokenizer as Engine
+from tokenizers import Tokenizer as LibraryTokenizer
 
 from transduce.config.schema import DataConfig
 from transduce.data.batches import Batches, DataPosition
@@ -93,7 +93,7 @@ def test_a_copy_of_a_tokenizer_has_the_tags(kind: str) -> None:
 
 @kinds
 def test_the_library_encodes_a_tagged_line_in_the_same_way(kind: str) -> None:
-    engine = Engine.from_str(tagged(kind).to_json())
+    engine = LibraryTokenizer.from_str(tagged(kind).to_json())
     for line in (LINE, f"<2de> {LINE}"):
         assert engine.encode(line).ids == [*tagged(kind).encode(line), EOS]
 

@@ -20,7 +20,7 @@ from support.tokenizer_texts import (
     learn,
     sentences,
 )
-from tokenizers import Tokenizer as Engine
+from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import models, pre_tokenizers, trainers
 
 from transduce.data import tokenizer as tokenizer_module
@@ -72,7 +72,7 @@ def test_the_locale_has_no_effect(tokenizer: Tokenizer, tmp_path: Path) -> None:
 
 
 def test_the_hugging_face_library_reads_the_file(tokenizer: Tokenizer) -> None:
-    engine = Engine.from_str(tokenizer.to_json())
+    engine = LibraryTokenizer.from_str(tokenizer.to_json())
     for line in ("two dogs ▁ Straße 東\ue0001", " a  b "):
         encoding = engine.encode(line)
         assert encoding.ids == [*tokenizer.encode(line), EOS]
@@ -124,7 +124,7 @@ def test_repeated_merges_are_refused(bpe: Tokenizer) -> None:
 
 
 def test_the_tokenizer_of_another_program_is_refused() -> None:
-    engine = Engine(models.BPE())
+    engine = LibraryTokenizer(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.Metaspace()
     engine.train_from_iterator(sentences(50), trainers.BpeTrainer(vocab_size=300, show_progress=False))
     with pytest.raises(UserError, match="begin with the control and byte pieces; use the tokenizer.json"):

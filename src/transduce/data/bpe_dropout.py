@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
-from tokenizers import Tokenizer as Engine
+from tokenizers import Tokenizer as LibraryTokenizer
 
 from transduce.data.draws import STEP, gaps, token_keys
 from transduce.data.word_starts import WordStarts
@@ -72,7 +72,7 @@ class MergeTable:
 class BpeDropout:
     """The byte-pair encoder with dropout of merges, on ids that the library has made without dropout."""
 
-    def __init__(self, vocabulary: dict[str, int], merges: Sequence[Sequence[str]], engine: Engine) -> None:
+    def __init__(self, vocabulary: dict[str, int], merges: Sequence[Sequence[str]], engine: LibraryTokenizer) -> None:
         pairs = np.array([(vocabulary[a], vocabulary[b]) for a, b in merges], np.int64).reshape(-1, 2)
         self._word_starts = WordStarts(vocabulary, engine)
         self._table = MergeTable(pairs[:, 0], pairs[:, 1], len(vocabulary))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from tokenizers import Encoding
-from tokenizers import Tokenizer as Engine
+from tokenizers import Tokenizer as LibraryTokenizer
 
 from transduce.errors import UserError
 
@@ -25,7 +25,7 @@ def library_errors(message: str, remedy: str = "use another copy") -> Iterator[N
 
 
 def encode_texts(
-    engine: Engine, texts: Sequence[str], n_rows: int, where: str, *, add_special_tokens: bool = True
+    engine: LibraryTokenizer, texts: Sequence[str], n_rows: int, where: str, *, add_special_tokens: bool = True
 ) -> list[Encoding]:
     """Return the tokens of each text. where: the tokenizer.json, for messages.
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from tokenizers import Tokenizer as Engine
+from tokenizers import Tokenizer as LibraryTokenizer
 
 from transduce.console import printable
 from transduce.data import corpora
@@ -121,10 +121,10 @@ class TextAndLabels(TokenizerLike):
         return json_of({"format": FORMAT, "vocab_size": self._n_rows, "labels": self.labels, "files": self.files})
 
 
-def _engine(text: str, vocab_size: int) -> Engine:
+def _engine(text: str, vocab_size: int) -> LibraryTokenizer:
     """Return the library's tokenizer, which neither cuts nor pads. Raises UserError if it does not fit the encoder."""
     with library_errors(f"the package tokenizers refuses its {TOKENIZER}"):
-        engine = Engine.from_str(text)
+        engine = LibraryTokenizer.from_str(text)
     most = max(engine.get_vocab().values(), default=-1)
     if most >= vocab_size:
         raise UserError(f"its ids go up to {most:,}, not below vocab_size={vocab_size:,}; use another copy")

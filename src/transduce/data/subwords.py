@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
-from tokenizers import Tokenizer as Engine
+from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers import pre_tokenizers, trainers
 
 from transduce.config.validation import is_tag
@@ -248,9 +248,9 @@ def _problem(document: dict[str, object], parts: Parts) -> str | None:
     return f"its {foreign[0]} was not written by transduce" if foreign else None
 
 
-def engine_of(document: dict[str, object]) -> Engine:
+def engine_of(document: dict[str, object]) -> LibraryTokenizer:
     """Return the library's tokenizer of a document. Raises UserError if the library refuses it."""
     with library_errors("the package tokenizers refuses it", USE_ANOTHER):
-        engine = Engine.from_str(json.dumps(document))
+        engine = LibraryTokenizer.from_str(json.dumps(document))
     engine.encode_special_tokens = True  # not saved; without it the text </s> becomes the control id
     return engine

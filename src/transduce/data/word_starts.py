@@ -8,7 +8,7 @@ marks or bytes, and a longer run.
 from collections.abc import Callable
 
 import numpy as np
-from tokenizers import Tokenizer as Engine
+from tokenizers import Tokenizer as LibraryTokenizer
 
 from transduce.data.subwords import MAX_WORD
 from transduce.data.vocabulary import CONTROLS, SPACE
@@ -21,7 +21,7 @@ OTHER, LETTER, DIGIT, SYMBOL = range(4)  # classes of characters; OTHER: spaces,
 class WordStarts:
     """Finds the first ids of words. vocabulary: the ids of the pieces. engine: the tokenizer of the library."""
 
-    def __init__(self, vocabulary: dict[str, int], engine: Engine) -> None:
+    def __init__(self, vocabulary: dict[str, int], engine: LibraryTokenizer) -> None:
         assert engine.pre_tokenizer is not None
         self._split: Callable[[str], list[tuple[str, tuple[int, int]]]] = engine.pre_tokenizer.pre_tokenize_str
         pieces = [*vocabulary]
