@@ -114,6 +114,23 @@ def test_too_little_time_is_refused_with_a_number_that_works() -> None:
     assert least > 24 * 60 and choose(millions, least, tokens_per_second=0.5)
 
 
+@pytest.mark.parametrize("step", [0.5, 0.9, 1.0, 1.1, 1.2, 1.3, 5.0])
+@pytest.mark.parametrize("evaluation", [0.1, 1.0, 2.0, 30.0])
+def test_the_number_that_works_leaves_time_for_the_evaluations(step: float, evaluation: float) -> None:
+    text, trial = TextSize(20_000, 150_000, 11), Trial(step, evaluation, 1_600_000)
+    with pytest.raises(UserError) as caught:
+        auto.steps_within(0.1, text, trial)
+    least = int(str(caught.value).split()[-1])
+    assert auto.steps_within(least, text, trial) >= auto.FEWEST_STEPS
+
+
+def test_long_and_repeated_pairs_are_named() -> None:
+    lines = choose(TextSize(29_000, 430_000, 84, long=0.4, repeated=0.95), 60).lines
+    assert any(line.startswith("about 40% of the pairs are longer than data.max_tokens") for line in lines)
+    assert any(line.startswith("95% of the pairs repeat") for line in lines)
+    assert not any("repeat" in line or "longer" in line for line in choose(CAPTIONS, 60).lines)
+
+
 def choose_from(parent: Config, text: TextSize, minutes: float | None = None) -> ExplainedConfig:
     return auto.choose_from(parent, text, Conditions(minutes, "fp32", lambda config: Trial(0.2, 5.0, 2_000_000)))
 

@@ -6,7 +6,8 @@ import pytest
 from support.toy_task import write_lines
 
 from transduce.data.corpora import Corpus
-from transduce.data.text_size import measure
+from transduce.data.text_size import estimated_tokens, measure
+from transduce.data.tokenizer import Tokenizer
 
 
 @pytest.mark.parametrize("period", [2, 5, 10])
@@ -15,9 +16,38 @@ def test_pairs_with_a_blank_side_do_not_count(tmp_path: Path, period: int) -> No
     lines = ["a b c d" if number % period else " " for number in range(1_100)]
     text = measure([Corpus(write_lines(tmp_path / "a", lines), write_lines(tmp_path / "b", ["x y"] * 1_100), 2.0)])
     assert text.blank == pytest.approx(1 / period) and text.equal == 0
-    assert text.pairs == pytest.approx(2 * 1_100 * (1 - 1 / period)) and text.mean_tokens == pytest.approx(1 + 4 * 1.25)
+    assert text.pairs == pytest.approx(2 * 1_100 * (1 - 1 / period)) and text.mean_tokens == pytest.approx(1 + 4 * 1.1)
 
 
 def test_a_text_of_blank_pairs_has_a_size(tmp_path: Path) -> None:
     text = measure([Corpus(write_lines(tmp_path / "a", [""]), write_lines(tmp_path / "b", ["x"]))])
     assert (text.pairs, text.tokens, text.blank) == (1, 1, 1.0)
+
+
+def test_long_pairs_do_not_count(tmp_path: Path) -> None:
+    lines = ["a b c d" if number % 2 else "word " * 300 for number in range(1_100)]
+    corpus = Corpus(write_lines(tmp_path / "a", lines), write_lines(tmp_path / "b", ["x y"] * 1_100))
+    text = measure([corpus], 256)
+    assert text.long == pytest.approx(0.5) and text.pairs == 550 and text.mean_tokens == pytest.approx(1 + 4 * 1.1)
+    assert measure([corpus], 400).pairs == 1_100
+
+
+def test_pairs_that_came_before_are_repeated(tmp_path: Path) -> None:
+    lines = [f"line {number}" if number % 20 == 0 else "all rights reserved" for number in range(1_000)]
+    path = write_lines(tmp_path / "a", lines)
+    text = measure([Corpus(path, path)])
+    assert text.repeated == pytest.approx(0.95, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "A man in a blue shirt is standing on a ladder.",
+        "<b>Valve</b>, 4,710 kg (see <ph id='3'/>)",
+        "यह एक छोटा घर है।",
+    ],
+)
+def test_marks_and_digits_are_tokens_and_vowel_signs_are_not(line: str) -> None:
+    """By a tokenizer whose vocabulary has each word."""
+    tokenizer = Tokenizer.learn([line] * 100, vocab_size=600)
+    assert estimated_tokens(line) == pytest.approx(len(tokenizer.encode(line)), rel=0.35)

@@ -153,7 +153,7 @@ class Findings:
 
 def _printable(evidence: str) -> str:
     """Return the text cut to 40 characters, with escapes for characters that would control a terminal."""
-    part = evidence if len(evidence) <= 40 else f"{evidence[:39]}…"
+    part = evidence if len(evidence) <= 60 else f"{evidence[:59]}…"
     return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in part)
 
 

@@ -131,7 +131,7 @@ def choose_for(
     n_valid: number of pairs that an evaluation has; None: as many as would be held out. parent: configuration of the
     model that the training starts from; None: it starts from random weights.
     """
-    text = measure(corpora)
+    text = measure(corpora, overridden(parent or auto.start(), settings)[0].data.max_tokens)
     size = max(1, min(MOST_PAIRS, int(MOST_SHARE * text.pairs))) if n_valid is None else n_valid
 
     def trial(config: Config) -> auto.Trial:
@@ -150,8 +150,8 @@ def choose_for(
 def _ended(request: TrainRequest, n_valid: int, parent: Config | None) -> auto.ExplainedConfig:
     """Return the configuration of `request` with the number of steps that fits into its minutes."""
     assert request.minutes is not None
-    text = measure(request.corpora)
     config = request.config if parent is None else inherit(request.config, parent, request.settings)
+    text = measure(request.corpora, config.data.max_tokens)
     config = with_precision(config, devices.training_precision())
     speed = run_trial(config, text, n_valid)
     steps = auto.steps_within(request.minutes, text, speed)

@@ -62,9 +62,10 @@ SECONDS_PER_TOKEN = 6e-6  # to learn the tokenizer and to apply it, for each tok
 class TextSize:
     """The size of a training text.
 
-    pairs: number of pairs of an epoch, by the weights, without blank ones. tokens: estimated tokens of the longer side
-    in an epoch. characters: number of different characters. equal, blank: share of the pairs with two equal sides,
-    and with a side without text.
+    pairs: number of pairs of an epoch, by the weights, without blank and long ones. tokens: estimated tokens of the
+    longer side in an epoch. characters: number of different characters. equal, blank, long, repeated: share of the
+    pairs with two equal sides, with a side without text, with a side of more than `data.max_tokens`, and of those that
+    came before.
     """
 
     pairs: int
@@ -72,6 +73,8 @@ class TextSize:
     characters: int
     equal: float = 0.0
     blank: float = 0.0
+    long: float = 0.0
+    repeated: float = 0.0
 
     @property
     def mean_tokens(self) -> float:
@@ -210,6 +213,8 @@ def _step_tokens(text: TextSize, batch_tokens: int) -> float:
 def _check(minutes: float | None, steps: int, text: TextSize, trial: Trial) -> None:
     if steps < FEWEST_STEPS:
         least = math.ceil(_seconds(text, FEWEST_STEPS, trial) / 60)
+        while _most_steps(least, text, trial) < FEWEST_STEPS:  # which leaves time for more evaluations
+            least += 1
         name = "--minutes" if minutes is None else f"--minutes={minutes:g}"  # without it, a training ends after a day
         raise UserError(f"{name}: expected at least {least} for this text on this machine; give --minutes {least}")
 
@@ -372,6 +377,13 @@ def _oddities(text: TextSize) -> list[str]:
         lines.append(f"{text.equal:.0%} of the pairs have two equal sides: are these two languages?")
     if text.blank > ODD:
         lines.append(f"{text.blank:.0%} of the pairs have an empty side and are not used")
+    if text.long > ODD:
+        lines.append(
+            f"about {text.long:.0%} of the pairs are longer than data.max_tokens and are not used: split them into "
+            "sentences, or set more"
+        )
+    if text.repeated > ODD:
+        lines.append(f"{text.repeated:.0%} of the pairs repeat an earlier pair: `transduce clean` keeps one of each")
     return lines
 
 
