@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from transduce.data import native_library
 from transduce.decoding import cpu_levels
 from transduce.decoding.compiled_kernels import Compiled, compiled
-from transduce.decoding.cpu_levels import LEVEL, LIBRARIES, levels, library, library_of
+from transduce.decoding.cpu_levels import LEVEL, NATIVE, levels, library, library_of
 from transduce.errors import UserError
 
-SOURCES = LIBRARIES.parent
 load = library.__wrapped__  # without the memory of earlier calls
 needs_compiled = pytest.mark.skipif(compiled() is None, reason="needs compiled kernels")
 
@@ -26,8 +26,9 @@ def no_level_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the libraries, which is empty."""
-    monkeypatch.setattr(cpu_levels, "LIBRARIES", tmp_path)
-    return tmp_path
+    monkeypatch.setattr(cpu_levels, "NATIVE", tmp_path)
+    (tmp_path / "libraries").mkdir()
+    return tmp_path / "libraries"
 
 
 def level_of(functions: ctypes.CDLL | None) -> str:
@@ -35,7 +36,7 @@ def level_of(functions: ctypes.CDLL | None) -> str:
     return Path(functions._name).stem
 
 
-@pytest.mark.skipif(not (SOURCES / "kernels.cpp").exists(), reason="a wheel has no source")
+@pytest.mark.skipif(not (NATIVE / "kernels.cpp").exists(), reason="a wheel has no source")
 @pytest.mark.skipif(shutil.which("c++") is None, reason="needs a C++ compiler")
 def test_the_installation_has_compiled_this_source() -> None:
     """Otherwise tests of the compiled kernels would be skipped, or test an earlier source."""
@@ -45,7 +46,7 @@ def test_the_installation_has_compiled_this_source() -> None:
 
 @needs_compiled
 def test_a_library_of_another_source_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_levels, "source_hash", lambda: b"another")
+    monkeypatch.setattr(native_library, "source_hash", lambda folder: b"another")
     assert load() is None
 
 
@@ -63,7 +64,7 @@ def test_the_environment_takes_another_level(monkeypatch: pytest.MonkeyPatch) ->
 
 @needs_compiled
 def test_a_level_that_is_missing_or_of_another_system_gives_the_next(libraries: Path) -> None:
-    (portable,) = LIBRARIES.glob("portable.*")
+    (portable,) = NATIVE.glob("libraries/portable.*")
     shutil.copy(portable, libraries)
     (libraries / f"{levels()[0]}.so").write_text("no library")
     assert level_of(load()) == "portable"

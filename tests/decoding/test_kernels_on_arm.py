@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from support.levels import ARM
+from support.toy_task import ROOT
 from torch import Tensor
 from torch.testing import assert_close
 
-from transduce.decoding.cpu_levels import LIBRARIES
 from transduce.decoding.kernels import PLAIN, Visible
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-g++", "qemu-aarch64"
@@ -34,7 +34,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "PROGRAM": Path(__file__).with_name("run_kernels.cpp"),
     }
     options = [f"-D{name}={value}" for name, value in settings.items()]
-    subprocess.run(["cmake", "-S", LIBRARIES.parent, "-B", folder, *options], check=True)
+    subprocess.run(["cmake", "-S", ROOT, "-B", folder, *options], check=True)
     subprocess.run(["cmake", "--build", folder], check=True)
     return folder
 

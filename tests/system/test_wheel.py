@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 
 MODEL = ROOT / "tests" / "support" / "golden" / "run" / "model"
 LEVEL = "import transduce.decoding.cpu_levels as levels; print(levels.__file__, levels.library()._name)"
+DROPOUT = "from transduce.data.bpe_dropout import library; print(getattr(library(), '_name', None))"
 
 
 def install_wheel(folder: Path, **environment: str) -> tuple[str, Path]:
@@ -49,7 +50,9 @@ def test_it_translates_by_the_kernels_of_the_best_level(tmp_path: Path) -> None:
     module, library = map(Path, run([programs / "python", "-I", "-c", LEVEL]).stdout.split())
     assert module.is_relative_to(tmp_path) and library.is_relative_to(tmp_path)
     assert library.stem == levels()[0]
-    assert not [*module.parent.glob("native/*.*")]  # no source
+    dropout = Path(run([programs / "python", "-I", "-c", DROPOUT]).stdout.strip())
+    assert dropout.is_relative_to(tmp_path) and dropout.stem == "bpe_dropout"
+    assert not [*module.parents[1].glob("*/native/*.*")]  # no source
 
 
 def test_without_a_compiler_it_translates_and_says_once_that_this_is_slow(tmp_path: Path) -> None:
@@ -58,3 +61,5 @@ def test_without_a_compiler_it_translates_and_says_once_that_this_is_slow(tmp_pa
     translation = run([programs / "transduce", "translate", MODEL, "--precision", "int8"], input="a b c\nd\n")
     assert translation.stdout.count("\n") == 2
     assert translation.stderr.count("\n") == 1 and "install a C++ compiler" in translation.stderr
+    dropout = run([programs / "python", "-I", "-c", DROPOUT])
+    assert dropout.stdout == "None\n" and "install a C++ compiler" in dropout.stderr

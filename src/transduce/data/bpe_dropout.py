@@ -1,90 +1,35 @@
-"""BPE-dropout (Provilkov et al. 2020) of all rows of a batch at once: the library's generator cannot be seeded.
+"""BPE-dropout (Provilkov et al. 2020) of all rows of a batch, from ids: the library's generator cannot be seeded.
 
-    ids -> words -> the words that lose a merge, as characters -> one merge of each word at a time -> ids
+    ids -> words -> the characters of words -> one merge after the other, of which some are dropped -> ids
 
-A word of n merges keeps all of them with probability (1 - p)^n, and then it keeps its ids. The other words are merged
-again from their characters. They are columns of an array, and a step of the array is a step of each word.
+Attempt i of a word to merge two symbols is dropped if draw i of the key of the word is below p. A word of n merges that
+drops none of its first n attempts keeps its ids; with p = 0.1, this is most words.
 """
 
+import ctypes
+import functools
 import itertools
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from transduce.data.draws import STEP, gaps, token_keys
+from transduce.data.draws import token_keys, uniform
+from transduce.data.native_library import REMEDY, native_library
 from transduce.data.word_starts import WordStarts
-
-PLACE_BITS = 9  # of a place in a word, which has at most 65 characters of 4 bytes
-PLACES = (1 << PLACE_BITS) - 1
-FREE = -1  # no pair
-NO_RANK = 1 << 31  # the rank of a pair of symbols without a merge
-NO_MERGE = NO_RANK << PLACE_BITS
-LATER = 1 << 50  # added to a merge that was dropped, until the next merge of the word
-
-
-class MergeTable:
-    """The ranks of pairs of symbols: a hash table with many free slots, so that most pairs are found at once.
-
-    firsts, seconds: ids of each merge's two symbols, by rank.
-    """
-
-    def __init__(self, firsts: np.ndarray, seconds: np.ndarray, vocab_size: int) -> None:
-        self._base = vocab_size + 1
-        pairs = firsts * self._base + seconds
-        bits = (32 * len(pairs)).bit_length()
-        self._shift = np.uint64(64 - bits)
-        self._pairs = np.full(1 << bits, FREE, np.int64)
-        self._ranks = np.full(1 << bits, NO_RANK, np.int64)
-        slots, missing = self._slots(pairs), np.arange(len(pairs))
-        while len(missing):
-            _, first = np.unique(slots, return_index=True)
-            first = first[self._pairs[slots[first]] == FREE]
-            self._pairs[slots[first]] = pairs[missing[first]]
-            self._ranks[slots[first]] = missing[first]
-            missing, slots = np.delete(missing, first), self._next(np.delete(slots, first))
-
-    def _slots(self, pairs: np.ndarray) -> np.ndarray:
-        return ((pairs.view(np.uint64) * STEP) >> self._shift).view(np.int64)
-
-    def _next(self, slots: np.ndarray) -> np.ndarray:
-        return (slots + 1) & (len(self._pairs) - 1)
-
-    def ranks(self, firsts: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-        """Return the rank of each pair; NO_RANK for a pair without a merge."""
-        pairs = firsts * self._base + seconds
-        slots = self._slots(pairs)
-        others = self._pairs[slots]
-        ranks = self._ranks[slots]
-        ranks[others != pairs] = NO_RANK
-        missing = np.flatnonzero((others != pairs) & (others != FREE))
-        slots = slots[missing]
-        while len(missing):
-            slots = self._next(slots)
-            others = self._pairs[slots]
-            is_found = others == pairs[missing]
-            ranks[missing[is_found]] = self._ranks[slots[is_found]]
-            is_open = ~is_found & (others != FREE)
-            missing, slots = missing[is_open], slots[is_open]
-        return ranks
 
 
 class BpeDropout:
     """The byte-pair encoder with dropout of merges, on ids that the library has made without dropout."""
 
     def __init__(self, vocabulary: dict[str, int], merges: Sequence[Sequence[str]], engine: LibraryTokenizer) -> None:
-        pairs = np.array([(vocabulary[a], vocabulary[b]) for a, b in merges], np.int64).reshape(-1, 2)
         self._word_starts = WordStarts(vocabulary, engine)
-        self._table = MergeTable(pairs[:, 0], pairs[:, 1], len(vocabulary))
-        self._merged = np.array([vocabulary[a + b] for a, b in merges], np.int64)
         symbols = [[vocabulary[c] for c in text] or [i] for i, text in enumerate(self._word_starts.texts)]
-        sizes = np.array([len(of_piece) for of_piece in symbols])
-        self._n_merges = sizes - 1
-        self._first = sizes.cumsum() - sizes
-        self._symbols = np.array([symbol for of_piece in symbols for symbol in of_piece], np.int64)
-        self._ranks = np.append(self._table.ranks(self._symbols[:-1], self._symbols[1:]), NO_RANK)
-        self._ranks[self._first - 1] = NO_RANK  # of the last symbol of a piece with the first one of the next
-        self._none = len(vocabulary)  # stands where a word has no symbol
+        pairs = {(vocabulary[a], vocabulary[b]): vocabulary[a + b] for a, b in merges}
+        functions = library()
+        self._merger = Merger(symbols, pairs) if functions is None else CompiledMerger(functions, symbols, pairs)
 
     def encode(self, rows: Sequence[np.ndarray], p: float, keys: np.ndarray) -> list[np.ndarray]:
         """Return the ids of each row, a function of its ids, `p` and its key. keys: uint64, one for each row."""
@@ -92,117 +37,105 @@ class BpeDropout:
         if not lengths.sum():
             return [*rows]
         ids = np.concatenate(rows).astype(np.int64)
-        starts = self._word_starts.of(ids, (lengths.cumsum() - lengths)[lengths > 0])
-        sizes = np.diff(starts, append=len(ids))
+        ends = lengths.cumsum()
+        starts = self._word_starts.of(ids, (ends - lengths)[lengths > 0])
         word_keys = token_keys(keys, lengths)[starts]
-        n_kept = gaps(word_keys, p)
-        is_changed = n_kept < np.add.reduceat(self._n_merges[ids], starts)
-        is_old = ~np.repeat(is_changed, sizes)
-        changed = ids[~is_old]
-        if not len(changed):
-            return [*rows]
-        new, new_sizes = self._merge_words(changed, sizes[is_changed], n_kept[is_changed], word_keys[is_changed], p)
-        sizes[is_changed] = new_sizes
-        out = np.empty(sizes.sum(), np.int64)
-        is_new = np.repeat(is_changed, sizes)
-        out[is_new] = new
-        out[~is_new] = ids[is_old]
-        row_of_word = np.searchsorted(lengths.cumsum(), starts, side="right")
-        ends = np.bincount(row_of_word, sizes, len(rows)).astype(np.int64).cumsum()
-        return [out[begin:end] for begin, end in itertools.pairwise([0, *ends.tolist()])]
+        out, out_starts = self._merger.merge(ids, np.append(starts, len(ids)), word_keys, p)
+        row_ends = out_starts[np.searchsorted(starts, ends)].tolist()
+        return [out[begin:end] for begin, end in itertools.pairwise([0, *row_ends])]
 
-    def _merge_words(
-        self, ids: np.ndarray, sizes: np.ndarray, n_kept: np.ndarray, keys: np.ndarray, p: float
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return words with dropout, and their new sizes. sizes: in ids. n_kept: merges before the first drop."""
-        counts = self._n_merges[ids] + 1
-        ends = counts.cumsum()
-        index = np.repeat(self._first[ids] - ends + counts, counts) + np.arange(ends[-1])
-        symbols, ranks = self._symbols[index], self._ranks[index]
-        inner = ends[:-1] - 1  # the last symbols of all ids but the last
-        ranks[inner] = self._table.ranks(symbols[inner], symbols[inner + 1])
-        lengths = np.add.reduceat(counts, sizes.cumsum() - sizes)
-        ranks[lengths.cumsum() - 1] = NO_RANK
-        out = _columns(symbols, lengths, self._none)
-        queue = _columns(ranks, lengths, NO_RANK)
-        queue = queue << PLACE_BITS | np.arange(len(queue))[:, None]
-        out = self._merge(out, queue, n_kept, keys, p)
-        is_symbol = (out != self._none).T
-        return out.T[is_symbol], is_symbol.sum(axis=1)
 
-    def _merge(self, symbols: np.ndarray, queue: np.ndarray, gap: np.ndarray, keys: np.ndarray, p: float) -> np.ndarray:
-        """Merge the symbols (L,N) of N words. Where a merge took a symbol away, there is none.
+class Merger:
+    """The merges of words, by algorithm 1 of the paper. `CompiledMerger` gives the same ids faster.
 
-        queue (L,N): the merge of each symbol with the next one. gap: how many merges of each word come before a drop.
+    symbols: of each piece. pairs: what two symbols become, in the order of their ranks.
+    """
+
+    def __init__(self, symbols: Sequence[Sequence[int]], pairs: Mapping[tuple[int, int], int]) -> None:
+        self._symbols = symbols
+        self._n_merges = np.array([len(of_piece) - 1 for of_piece in symbols])
+        self._merges = {pair: (rank, symbol) for rank, (pair, symbol) in enumerate(pairs.items())}
+
+    def merge(self, ids: np.ndarray, starts: np.ndarray, keys: np.ndarray, p: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids of N words under BPE-dropout, and where the words start.
+
+        ids: int64, of all words. starts (N+1,): int64, in `ids`; the last one is their end. keys (N,): uint64.
         """
-        out, words = symbols, np.arange(symbols.shape[1])
-        beyond = np.full_like(symbols[:1], self._none)  # at both ends
-        symbols, queue = np.vstack([symbols, beyond]), np.vstack([queue, np.full_like(beyond, NO_MERGE)])
-        after = np.arange(1, len(symbols) + 1)[:, None].repeat(len(words), axis=1)
-        before = after - 2
-        before[0] = len(symbols) - 1
-        n_drops, has_later = np.zeros_like(words), np.zeros(len(words), bool)
+        n_merges = np.add.reduceat(self._n_merges[ids], starts[:-1])
+        has_drop = np.zeros(len(keys), bool)
+        for attempt in range(n_merges.max()):
+            has_drop |= (attempt < n_merges) & (uniform(keys, attempt) < p)
+        words = [ids[begin:end].tolist() for begin, end in itertools.pairwise(starts.tolist())]
+        for i in np.flatnonzero(has_drop).tolist():
+            symbols = [symbol for piece in words[i] for symbol in self._symbols[piece]]
+            words[i] = self._algorithm_1(symbols, keys[i : i + 1], p)
+        out = np.array([*itertools.chain.from_iterable(words)], np.int64)
+        return out, np.cumsum([0, *map(len, words)], dtype=np.int64)
+
+    def _algorithm_1(self, word: list[int], key: np.ndarray, p: float) -> list[int]:
+        """Return what the symbols of a word become. Each step makes the first possible merge that is not dropped."""
+        drops = _drops(key, p)
         while True:
-            best = queue.min(axis=0)
-            is_active = best < NO_MERGE
-            if 4 * np.count_nonzero(is_active) <= 3 * len(words):
-                out[:, words[~is_active]] = symbols[:-1, ~is_active]
-                if not is_active.any():
-                    return out
-                symbols, queue, after, before = (x.compress(is_active, axis=1) for x in (symbols, queue, after, before))
-                of_words = (words, gap, keys, n_drops, has_later, best)
-                words, gap, keys, n_drops, has_later, best = (x[is_active] for x in of_words)
-                is_active = np.ones(len(words), bool)
-            columns = np.flatnonzero(is_active)
-            is_drop = gap[columns] == 0
-            gap[columns] -= 1
-            drops = columns[is_drop]
-            if len(drops):
-                queue[best[drops] & PLACES, drops] += LATER
-                n_drops[drops] += 1
-                gap[drops] = gaps(keys[drops], p, n_drops[drops])
-                has_later[drops] = True
-                columns = columns[~is_drop]
-            again = columns[has_later[columns]]
-            if len(again):
-                queue[:, again] &= LATER - 1
-                has_later[again] = False
-            self._take(best[columns], columns, symbols, queue, after, before)
+            pairs = enumerate(itertools.pairwise(word))
+            merges = sorted((*self._merges[pair], i) for i, pair in pairs if pair in self._merges)
+            merge = next((merge for merge in merges if not next(drops)), None)
+            if merge is None:
+                return word
+            _, symbol, i = merge
+            word[i : i + 2] = [symbol]
 
-    def _take(
-        self,
-        merges: np.ndarray,
-        columns: np.ndarray,
-        symbols: np.ndarray,
-        queue: np.ndarray,
-        after: np.ndarray,
-        before: np.ndarray,
+
+def _drops(key: np.ndarray, p: float) -> Iterator[bool]:
+    """Yield whether each attempt of a word is dropped. key (1,): uint64."""
+    for first in itertools.count(0, 64):
+        yield from (uniform(key, np.arange(first, first + 64)) < p).tolist()
+
+
+INTEGER = ctypes.c_int64
+INTEGERS = np.ctypeslib.ndpointer(np.int64, flags="C_CONTIGUOUS")
+KEYS = np.ctypeslib.ndpointer(np.uint64, flags="C_CONTIGUOUS")
+ARGUMENTS = {  # of the functions of bpe_dropout.cpp
+    "add_merges": [INTEGERS, INTEGERS, INTEGERS, INTEGER, INTEGERS, INTEGER],
+    "merge_words": [
+        *(INTEGERS, INTEGER, INTEGERS, INTEGERS),  # merges, symbols
+        *(INTEGERS, INTEGERS, KEYS, INTEGER, ctypes.c_double),  # words
+        *(INTEGERS, INTEGERS),  # output
+    ],
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """Return the library of bpe_dropout.cpp; None, with a warning, if it is not installed."""
+    functions = native_library(Path(__file__).parent / "native", "bpe_dropout")
+    if functions is None:
+        logging.getLogger("transduce").warning(
+            f"transduce: no compiled BPE-dropout of this version, so batches are slow for a GPU; {REMEDY}"
+        )
+        return None
+    for name, arguments in ARGUMENTS.items():
+        getattr(functions, name).argtypes, getattr(functions, name).restype = arguments, None
+    return functions
+
+
+class CompiledMerger:
+    """`Merger` in C++."""
+
+    def __init__(
+        self, functions: ctypes.CDLL, symbols: Sequence[Sequence[int]], pairs: Mapping[tuple[int, int], int]
     ) -> None:
-        """Apply a merge to each of some words."""
-        n = symbols.shape[1]
-        symbols, queue, after, before = (x.reshape(-1) for x in (symbols, queue, after, before))
-        place = merges & PLACES
-        at = place * n + columns
-        gone = after[at] * n + columns
-        next_place = after[gone]
-        next_at = next_place * n + columns
-        last_place = before[at]
-        last_at = last_place * n + columns
-        new = self._merged[merges >> PLACE_BITS]
-        symbols[at] = new
-        symbols[gone] = self._none
-        queue[gone] = NO_MERGE
-        after[at] = next_place
-        before[next_at] = place
-        ranks = self._table.ranks(np.concatenate([new, symbols[last_at]]), np.concatenate([symbols[next_at], new]))
-        ranks <<= PLACE_BITS
-        queue[at] = ranks[: len(at)] | place
-        queue[last_at] = ranks[len(at) :] | last_place
+        self._functions = functions
+        self._symbols = np.array([symbol for of_piece in symbols for symbol in of_piece], np.int64)
+        self._sizes = np.array([len(of_piece) for of_piece in symbols], np.int64)
+        self._first = np.append(0, self._sizes.cumsum())
+        self._merges = np.full((2 << len(pairs).bit_length(), 2), -1, np.int64)  # a hash table, of which 1/4 is full
+        firsts, seconds = np.array([*pairs], np.int64).reshape(-1, 2).T.copy()
+        results = np.array([*pairs.values()], np.int64)
+        functions.add_merges(firsts, seconds, results, len(pairs), self._merges, len(self._merges))
 
-
-def _columns(values: np.ndarray, lengths: np.ndarray, filler: int) -> np.ndarray:
-    """Return rows of some lengths, one after the other in `values`, as the columns of an array."""
-    is_real = np.arange(lengths.max()) < lengths[:, None]
-    columns = np.full(is_real.shape, filler, np.int64)
-    columns[is_real] = values
-    return np.ascontiguousarray(columns.T)
+    def merge(self, ids: np.ndarray, starts: np.ndarray, keys: np.ndarray, p: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return `Merger.merge`."""
+        out, out_starts = np.empty(self._sizes[ids].sum(), np.int64), np.empty_like(starts)
+        merges = self._merges, len(self._merges), self._symbols, self._first
+        self._functions.merge_words(*merges, ids, starts, keys, len(keys), p, out, out_starts)
+        return out[: out_starts[-1]], out_starts

@@ -7,7 +7,6 @@ import numpy as np
 
 STEP = np.uint64(0x9E3779B97F4A7C15)
 SOURCE, TARGET, NOISE = range(3)  # what the keys of a pair are for
-NEVER = 1 << 40  # a gap longer than any text
 
 
 def row_keys(seed: int, epoch: int, side: int, pairs: np.ndarray) -> np.ndarray:
@@ -32,14 +31,8 @@ def token_keys(rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 def uniform(keys: np.ndarray, number: np.ndarray | int = 0) -> np.ndarray:
     """Return draw `number` of each key, uniform in [0, 1)."""
-    return (_hash(keys + np.uint64(number) * STEP) >> np.uint64(11)) * 2.0**-53
-
-
-def gaps(keys: np.ndarray, p: float, number: np.ndarray | int = 0) -> np.ndarray:
-    """Return how often a coin that is True with probability `p` is False before it is True, int64."""
-    if p == 1:
-        return np.zeros(len(keys), np.int64)
-    return np.minimum(np.log1p(-uniform(keys, number)) / np.log1p(-p), NEVER).astype(np.int64)
+    numbers = np.atleast_1d(number).astype(np.uint64)
+    return (_hash(keys + numbers * STEP) >> np.uint64(11)) * 2.0**-53
 
 
 def _hash(x: np.ndarray) -> np.ndarray:

@@ -1,12 +1,11 @@
 """The libraries of the kernels in C++, one for each level of instructions, and the best one for this processor.
 
-The installation compiles native/ for the levels of its architecture (native/CMakeLists.txt). The environment variable
+The installation compiles native/ for the levels of its architecture (CMakeLists.txt). The environment variable
 TRANSDUCE_CPU_LEVEL takes another level than the best one, for tests and benchmarks.
 """
 
 import ctypes
 import functools
-import hashlib
 import logging
 import os
 from collections.abc import Mapping
@@ -14,11 +13,11 @@ from pathlib import Path
 
 import torch
 
+from transduce.data.native_library import REMEDY, native_library
 from transduce.errors import UserError
 
-LIBRARIES = Path(__file__).parent / "native" / "libraries"
+NATIVE = Path(__file__).parent / "native"
 LEVEL = "TRANSDUCE_CPU_LEVEL"
-REMEDY = "install a C++ compiler such as g++, then transduce again"
 
 _AVX2 = ("avx2", "fma3")
 _AVX512 = (*_AVX2, "avx512_f", "avx512_bw", "avx512_dq", "avx512_vl")
@@ -72,19 +71,4 @@ def library() -> ctypes.CDLL | None:
 
 def library_of(level: str) -> ctypes.CDLL | None:
     """Return the library of a level; None if it is not installed, or is of another system or another version."""
-    for path in LIBRARIES.glob(f"{level}.*"):
-        try:
-            functions = ctypes.CDLL(str(path))
-            own_hash = ctypes.c_char_p.in_dll(functions, "source_hash").value
-        except (OSError, ValueError):  # of another system, or of a version without the hash
-            return None
-        return functions if source_hash() in (None, own_hash) else None
-    return None
-
-
-@functools.cache
-def source_hash() -> bytes | None:
-    """Return the hash of the source of the kernels, as native/CMakeLists.txt makes it; None in a wheel, without it."""
-    sources = sorted(path for path in LIBRARIES.parent.iterdir() if path.suffix in (".cpp", ".h"))
-    hashes = "".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in sources)
-    return hashlib.sha256(hashes.encode()).hexdigest().encode() if sources else None
+    return native_library(NATIVE, level)
