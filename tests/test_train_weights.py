@@ -125,8 +125,8 @@ def test_patience_stops_early_and_keeps_the_best_checkpoint(
     train(config, out=tmp_path / "run", resume=True, **run_texts)
     assert capsys.readouterr().err.splitlines()[-2:] == [
         f"stopped early at step 10 of 60; {tmp_path / 'run' / 'model'} is up to date",
-        "the last 3 evaluations were not better than the one of step 4, and train.patience is 3; the same command with "
-        "--resume --set train.patience=6 --allow-change train.patience continues",
+        "the last 3 evaluations were not better than the one of step 4, and train.patience is 3; the same training "
+        "with --resume --set train.patience=6 --allow-change train.patience continues",
     ]
     assert checkpoint_steps(tmp_path / "run")[-1] == 10
 
@@ -171,7 +171,7 @@ def test_without_patience_a_model_worse_than_the_best_checkpoint_is_reported(
     for losses, is_worse in (([3.0, 4.0, 3.1], True), ([3.0, 4.0, 3.0], False)):
         replace_scores(monkeypatch, losses)
         train(config, out=tmp_path / str(is_worse), **run_texts)
-        line = "the model is worse by validation loss than the best checkpoint, of step 2; the same command with "
+        line = "the model is worse by validation loss than the best checkpoint, of step 2; the same training with "
         line += "--resume --set train.use=best --allow-change train.use takes that one"
         assert (line in capsys.readouterr().err) == is_worse
 

@@ -140,6 +140,8 @@ class Translator:
         more than 8,192 tokens comes back empty, with `problem` set; a blank line is its own translation. Raises
         UserError for options that cannot be met.
         """
+        if self.config.data.target_tokens == "symbols":
+            raise UserError(f"{self._name}: expected a model that writes text, not trees; use transduce parse")
         options = with_keywords(options, keywords)
         settings = options.resolve(self.config.search)
         check_lines(lines=lines)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from support.toy_task import CommandResult, Toy, reverse_words, write_lines
 from transduce import Translator
 from transduce.cleaning import clean
 from transduce.cli import file_translation
+from transduce.data import overlap
 from transduce.data.text import read_lines
 
 Command = Callable[..., CommandResult]
@@ -103,6 +105,18 @@ def test_a_dry_run_prints_examples_and_writes_nothing(toy: Toy, folder: Path, cl
     result = cli("backtranslate", toy.model, "--input", "more.tgt", "--dry-run")
     assert result.code == 0 and result.out.decode().startswith("c b a\n    a b c\n"), result.err
     assert "6 lines: about " in result.out.decode() and [path.name for path in folder.iterdir()] == ["more.tgt"]
+
+
+@pytest.mark.parametrize("target", [["--dry-run"], OUT])
+def test_a_model_that_writes_the_language_of_the_text_is_named(
+    toy: Toy, folder: Path, cli: Command, monkeypatch: pytest.MonkeyPatch, target: list[str]
+) -> None:
+    words = ("backtranslate", toy.model, "--input", "more.tgt", *target)
+    assert "look like one language" not in cli(*words).err
+    for path in folder.glob("back.*"):
+        path.unlink()
+    monkeypatch.setattr(overlap, "WORD", re.compile(r"\w"))  # the letters, which both sides have
+    assert "100% of the words of the translations are the most frequent ones of the text" in cli(*words).err
 
 
 def test_mistakes_are_named_before_the_work(toy: Toy, folder: Path, cli: Command) -> None:

@@ -93,3 +93,4 @@ def test_mistakes_are_named(
         cli("evaluate", model, "--trees", sentences), f"{sentences}:1: expected an opening bracket, not 'The'"
     )
     assert_mistake(cli("evaluate", model, "--trees", sentences, "--src", sentences), "must not be set with --trees")
+    assert_mistake(cli("translate", model, "--input", sentences), "writes text, not trees; use transduce parse")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.small_texts import open_one, sentences, write_corpus
 
 from transduce.data import overlap
-from transduce.data.overlap import Overlap, cached_overlap, find_overlap
+from transduce.data.overlap import SAME_LANGUAGE, Overlap, cached_overlap, find_overlap, frequent_words
 from transduce.data.tokenizer import Tokenizer
 
 line = st.sampled_from(["", " ", "a", " a", "a ", "b", "c\t"])
@@ -79,3 +79,12 @@ def test_exchanged_sides_of_the_validation_text_are_found(
     training, valid = change(text(1, 2_000)), change(text(2, 50))
     assert not find_overlap(training, valid).is_exchanged
     assert find_overlap(training, swapped(valid)).is_exchanged == is_found
+
+
+def test_texts_of_one_language_share_their_frequent_words() -> None:
+    french = ["Il est né dans la ville.", "La vie est belle et la mer est bleue.", "Elle est dans la maison."]
+    other = ["La la est est est.", "Où est la gare ?", "Le chat est dans la rue."]
+    english = ["He was born in the town.", "Life is good and the sea is blue.", "She is in the house."]
+    assert frequent_words(other, french) > SAME_LANGUAGE
+    assert frequent_words(english, french) < SAME_LANGUAGE > frequent_words(french, english)
+    assert frequent_words([], french) == frequent_words(french, []) == 0

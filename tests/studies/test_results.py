@@ -20,6 +20,13 @@ def test_results_of_other_settings_are_refused(tmp_path: Path) -> None:
     assert table3.STUDY.open(tmp_path, {"scale": "small", "training text": "1"}).entries == {}
 
 
+def test_the_folder_of_a_training_is_refused(tmp_path: Path) -> None:
+    """A study would replace its report.html."""
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(UserError, match=r"^--out=.*: expected the folder of a study, not of a training; give another"):
+        table3.STUDY.open(tmp_path, {})
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"[]", b"{}", b'{"format_version": 1}', b'{\n  "format_version": 1,\n  "study": "table3"\n}', b"\xff"],

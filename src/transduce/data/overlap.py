@@ -4,6 +4,8 @@ And words: do the sides of a validation text have those of the same sides of the
 """
 
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -54,6 +56,18 @@ def find_overlap(training: Iterable[tuple[str, str]], valid: Iterable[tuple[str,
         [number for number, (src, _) in numbered if src in shared_sources],
         sides.are_exchanged,
     )
+
+
+WORD = re.compile(r"[^\W\d_]{2,}")
+FREQUENT = 30  # words, a third of any text: of, the, is
+SAME_LANGUAGE = 0.2  # of 100 lines: at least 0.22 in one language, at most 0.06 in two
+
+
+def frequent_words(lines: Iterable[str], text: Iterable[str]) -> float:
+    """Return the share of the words of `lines` that are among the most frequent words of `text`, from 0 to 1."""
+    counts, text_counts = (Counter(w for line in side for w in WORD.findall(line.lower())) for side in (lines, text))
+    frequent = {word for word, _ in text_counts.most_common(FREQUENT)}
+    return sum(counts[word] for word in frequent) / max(1, counts.total())
 
 
 EXCHANGED = "expected source and target text, but the words of each are on the other side of the training text"

@@ -122,6 +122,8 @@ class Study:
         if problems := folder_problems(out):
             raise UserError(*problems)
         if not path.exists():
+            if (out / "checkpoints").is_dir():
+                raise UserError(f"--out={out}: expected the folder of a study, not of a training; give another name")
             return Results(path, self, settings)
         results = read_results(path, self)
         keys = sorted({*settings, *results.settings})

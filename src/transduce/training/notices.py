@@ -182,7 +182,7 @@ def patience(state: TrainingState) -> list[str]:
     command = f"--resume --set train.patience={2 * count} --allow-change train.patience"
     return [
         f"the last {count} evaluations were not better than the one of step {counters.best_step:,}, and "
-        f"train.patience is {state.config.patience}; the same command with {command} continues"
+        f"train.patience is {state.config.patience}; the same training with {command} continues"
     ]
 
 
@@ -208,7 +208,7 @@ def worse(state: TrainingState, scores: Mapping[str, float], best: Mapping[str, 
     name = state.config.best_by
     line = f"the model is worse by validation {name} than the best checkpoint, of step {state.counters.best_step:,}"
     command = "--resume --set train.use=best --allow-change train.use"
-    remedy = "" if state.config.use == "best" else f"; the same command with {command} takes that one"
+    remedy = "" if state.config.use == "best" else f"; the same training with {command} takes that one"
     better = [other for other in ("bleu", "chrf") if scores.get(other, 0.0) > best.get(other, math.inf)]
     if name == "loss" and better:
         figures = (f"{format_scores({other: scores[other]})}, not {best[other]:.1f}" for other in better)
