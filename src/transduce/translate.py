@@ -140,8 +140,6 @@ class Translator:
         more than 8,192 tokens comes back empty, with `problem` set; a blank line is its own translation. Raises
         UserError for options that cannot be met.
         """
-        if self.config.data.target_tokens == "symbols":
-            raise UserError(f"{self._name}: expected a model that writes text, not trees; use transduce parse")
         options = with_keywords(options, keywords)
         settings = options.resolve(self.config.search)
         check_lines(lines=lines)
@@ -323,7 +321,9 @@ class Translator:
         return weights
 
     def check_options(self, options: DecodingOptions) -> None:
-        """Raise UserError for options for which the model folder lacks something."""
+        """Raise UserError for options for which the model folder lacks something, and for a parser."""
+        if self.config.data.target_tokens == "symbols":
+            raise UserError(f"{self._name}: expected a model that writes text, not trees; use transduce parse")
         if options.shortlist and self.shortlist is None:
             command = f"transduce shortlist {self._name.split(' and ')[0]} --src TEXT --tgt TEXT"
             raise UserError(f"shortlist=True: expected a model folder with {SHORTLIST_FILE}; run {command}")

@@ -193,6 +193,14 @@ def test_one_letter_on_every_second_line_of_a_side_is_a_finding(side: int, tmp_p
     assert not any(f.kind == "unrelated" for f in findings)
 
 
+def test_boilerplate_does_not_make_other_lengths_unusual(tmp_path: Path) -> None:
+    """It would have a spread of 0, from which a tenth of all other pairs differed too much."""
+    pairs = [*CLEAN, *[("All rights reserved.", "Alle Rechte vorbehalten.")] * 19 * len(CLEAN)]
+    pairs.append((" ".join(src for src, _ in CLEAN[:5]), "Ein Hund."))
+    findings = [f for f in check(write(tmp_path, pairs)).findings if f.kind == "ratio"]
+    assert [example.line for f in findings for example in f.first] == [len(pairs)]
+
+
 def test_one_line_with_very_many_translations_is_a_finding(tmp_path: Path) -> None:
     pairs = [(CLEAN[0][0], pair[1]) if n % 8 == 0 else pair for n, pair in enumerate(CLEAN)]
     for corpus, kind, others in (

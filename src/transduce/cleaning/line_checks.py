@@ -152,6 +152,7 @@ def _share_digits(numbers: list[str], others: list[str]) -> bool:
 
 MOST_DEVIATIONS = 6.0  # standard deviations, robustly estimated
 ENOUGH_PAIRS = 20  # to estimate the deviation
+MOST_EQUAL = 0.1  # of the pairs with the same two lengths; short sentences have them in about 0.01 of the pairs
 SHORT = 8  # times shorter than the other side predicts: on Multi30k and Tanaka at most 3.4 times
 
 
@@ -164,13 +165,20 @@ def unusual_ratios(src: NDArray[np.uint32], tgt: NDArray[np.uint32]) -> Iterator
 
     If half of the pairs are wrong, the usual spread is the spread of the wrong pairs. So a side is also unusual if it
     is `SHORT` times shorter than the other side predicts, where the other side has at least half the median length.
+    Lengths that many pairs have, such as boilerplate, count once for the usual spread, which would be 0 otherwise.
     """
     if len(src) < ENOUGH_PAIRS:
         return
-    scale = np.percentile(tgt, 75) / np.percentile(src, 75)  # short lines hardly change a high percentile
-    is_short = (2 * tgt >= np.median(tgt)) & (SHORT * scale * src < tgt)
-    is_short |= (2 * src >= np.median(src)) & (SHORT * tgt < scale * src)
-    fits = ~is_short if np.count_nonzero(~is_short) >= ENOUGH_PAIRS else np.ones_like(is_short)
+    _, first, counts = np.unique(src.astype(np.uint64) << 32 | tgt, return_index=True, return_counts=True)
+    repeats = counts.max() > MOST_EQUAL * len(src) and len(first) >= ENOUGH_PAIRS
+    counted = np.zeros(len(src), bool)
+    counted[first if repeats else slice(None)] = True
+    scale = np.percentile(tgt[counted], 75) / np.percentile(src[counted], 75)  # short lines hardly change it
+    is_short = (2 * tgt >= np.median(tgt[counted])) & (SHORT * scale * src < tgt)
+    is_short |= (2 * src >= np.median(src[counted])) & (SHORT * tgt < scale * src)
+    fits = counted & ~is_short
+    if np.count_nonzero(fits) < ENOUGH_PAIRS:
+        fits = counted
     expected = np.median(tgt[fits] / src[fits]) * src
     deviations = (tgt - expected) / np.sqrt(tgt + expected)
     deviations -= np.median(deviations[fits])
