@@ -116,7 +116,7 @@ def test_a_model_that_writes_the_language_of_the_text_is_named(
     for path in folder.glob("back.*"):
         path.unlink()
     monkeypatch.setattr(overlap, "WORD", re.compile(r"\w"))  # the letters, which both sides have
-    assert "100% of the words of the translations are the most frequent ones of the text" in cli(*words).err
+    assert "more.tgt: 100% of the words of its translations are its own most frequent words" in cli(*words).err
 
 
 def test_mistakes_are_named_before_the_work(toy: Toy, folder: Path, cli: Command) -> None:

@@ -1,10 +1,8 @@
 """`transduce backtranslate`: make training pairs from text in only the target language."""
 
-import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,7 +75,6 @@ def backtranslate(
     """
     from transduce.cli.file_translation import translate_file, work_folder
     from transduce.cli.stream import ModelFolders
-    from transduce.data.text import read_lines
     from transduce.decoding.options import DecodingOptions
     from transduce.storage.atomic_folder import remove
 
@@ -94,7 +91,6 @@ def backtranslate(
     check_helpers(tests)
     folder = work_folder(out[0])
     translations = translate_file(folders, input, folder, options)
-    _name_other_direction(islice(read_lines(translations), SAMPLE_LINES), islice(read_lines(input), SAMPLE_LINES))
     _clean((translations, input), tests, without or [], paths, source_tag)
     remove(folder)
 
@@ -123,7 +119,7 @@ def _check_tag(source_tag: str | None) -> None:
 
 def _print_sample(models: "ModelFolders", source: Path, options: "DecodingOptions") -> None:
     """Translate some lines from all parts of the text, and print examples and the time that all lines would take."""
-    from transduce.cli.file_translation import line_count
+    from transduce.cli.file_translation import line_count, name_other_direction
     from transduce.cli.stream import load_translator
     from transduce.config.recipes.auto import in_words
     from transduce.data.text import read_lines
@@ -138,16 +134,4 @@ def _print_sample(models: "ModelFolders", source: Path, options: "DecodingOption
     for line, translation in list(zip(lines, translations, strict=True))[:EXAMPLES]:
         print(f"{printable(translation.line)}\n    {printable(line)}")
     print(f"{counted(n_lines, 'line')}: about {in_words(minutes)} for their translation")
-    _name_other_direction((translation.line for translation in translations), lines)
-
-
-def _name_other_direction(translations: Iterable[str], lines: Iterable[str]) -> None:
-    """Print a line if the translations look as if they were in the language of the text."""
-    from transduce.data.overlap import SAME_LANGUAGE, frequent_words
-
-    if (share := frequent_words(translations, lines)) > SAME_LANGUAGE:
-        print(
-            f"transduce: {share:.0%} of the words of the translations are the most frequent ones of the text, so both "
-            "look like one language; expected a model that translates from the language of the text",
-            file=sys.stderr,
-        )
+    name_other_direction((translation.line for translation in translations), lines, source)

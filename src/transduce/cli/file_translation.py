@@ -6,7 +6,7 @@ OUT.translating/
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -19,12 +19,14 @@ from transduce.cli.stream import CHUNK_LINES, ModelFolders, load_translator
 from transduce.cli.work_folder import open_work
 from transduce.console import counted, printable
 from transduce.data.disk import error_at
+from transduce.data.overlap import SAME_LANGUAGE, frequent_words
 from transduce.data.text import empty, read_lines
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.segmentation import with_tag
 
 TRANSLATIONS = "translations"
+COMPARED = 100  # lines that show whether the translations are in the language of the text
 
 
 def work_folder(out: Path, name: str = "") -> Path:
@@ -50,7 +52,18 @@ def translate_file(
             n_done = _complete_lines(file)
             if n_done < n_lines:
                 _translate_rest(models, source, file, (n_done, n_lines), options, nearest)
+                name_other_direction(islice(read_lines(path), COMPARED), islice(read_lines(source), COMPARED), source)
     return path
+
+
+def name_other_direction(translations: Iterable[str], lines: Iterable[str], source: Path) -> None:
+    """Print a line if the translations of lines of `source` look as if they were in its language."""
+    if (share := frequent_words(translations, lines)) > SAME_LANGUAGE:
+        print(
+            f"transduce: {printable(source)}: {share:.0%} of the words of its translations are its own most frequent "
+            "words, so both look like one language; expected a model that translates from the language of the text",
+            file=sys.stderr,
+        )
 
 
 def line_count(source: Path) -> int:
