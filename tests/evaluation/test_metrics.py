@@ -228,12 +228,15 @@ def test_labels_warn_of_text_that_is_tokenised_already() -> None:
 def test_japanese_is_scored_by_characters() -> None:
     """13a finds one word and no match; of characters 7 of 8, 6 of 7, 5 of 6, 4 of 5 n-grams: (1/2)^(1/4) = 0.8409."""
     hyps, refs = ["私は犬が好きです"], ["私は犬が好きでし"]
-    by_word, by_character = (by_name(hyps, refs, "ja", tokenize=name)["bleu"] for name in ("13a", "char"))
+    of_words, of_characters = (by_name(hyps, refs, "ja", tokenize=name) for name in ("13a", "char"))
+    by_word, by_character = of_words["bleu"], of_characters["bleu"]
     assert by_word.value == 0
     assert "without spaces" in by_word.label
     assert by_character.value == pytest.approx(84.09, abs=0.005)
     assert "tok:char" in by_character.signature
     assert "without spaces" not in by_character.label
+    assert "without spaces: give --tokenize char" in of_words["bleu_uncased"].label
+    assert "without spaces" not in of_characters["bleu_uncased"].label
 
 
 def test_hostile_lines_are_scored() -> None:

@@ -181,7 +181,8 @@ def _bleu_uncased(hyps: Sequence[str], refs: References, tokenize: str) -> Score
 
     metric = BLEU(tokenize=tokenize, lowercase=True, force=True)
     value, brevity = _bleu_score(metric, hyps, refs)
-    label = f"uncased, tokenised by {tokenize}: compare it with uncased figures only{_caveat(refs[0])}"
+    caveat = _caveat(refs[0]) if tokenize == "13a" else ""
+    label = f"uncased, tokenised by {tokenize}: compare it with uncased figures only{caveat}"
     return Score("bleu_uncased", value, str(metric.get_signature()), label, brevity)
 
 
@@ -268,7 +269,7 @@ def _is_unspaced(lines: Sequence[str]) -> bool:
 def _caveat(refs: Sequence[str]) -> str:
     """Return a warning for the labels if 13a and Moses do not suit the references; empty if they do."""
     if _is_unspaced(refs):
-        return "; but it finds no words in a script without spaces: use ja-mecab, zh or char, or read chrF"
+        return "; but it finds no words in a script without spaces: give --tokenize char, zh or ja-mecab, or read chrF"
     if 2 * sum(line.endswith(" .") for line in refs) > len(refs):
         return "; but the text looks tokenised already: see bleu_as_given"
     return ""
