@@ -1,7 +1,9 @@
 """`transduce distil`: a student of a model from text to table, continued after an interruption, and mistakes."""
 
 import json
+import os
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from support.toy_task import CommandResult, Toy, reverse_words, write_lines
 from transduce import train as training
 from transduce.cleaning import unlikely
 from transduce.cli import student_table
+from transduce.cli.distil import Distillation
 from transduce.config.recipes import auto
 from transduce.data.text import read_lines
 from transduce.errors import UserError
@@ -70,6 +73,26 @@ def test_a_student_from_text_to_table(toy: Toy, folder: Path, cli: Command, monk
     assert "student/cleaning: expected the work of the same command" in cli(*other, "--precision", "fp32").err
     write_lines(folder / "train.src", ["", *LINES[::-1]])
     assert "student/teacher: expected the work of the same command" in cli(*command).err
+
+
+def test_an_export_older_than_the_student_is_made_again(
+    toy: Toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    student, out = shutil.copytree(toy.model, tmp_path / "model"), tmp_path / "ctranslate2"
+    exports = []
+
+    def export(model: Path, folder: Path, precision: str) -> str:
+        exports.append((model, folder, precision))
+        folder.mkdir()
+        return "exported"
+
+    monkeypatch.setattr(ctranslate2_export, "export_ctranslate2", export)
+    job = Distillation([toy.model], [], toy.valid, tmp_path, None, "chrf", None, [])
+    for _ in range(2):
+        assert job.export(student) == out and exports == [(student, out, "int8")]
+    later = out.stat().st_mtime_ns + 10**9
+    os.utime(student / "manifest.json", ns=(later, later))
+    assert job.export(student) == out and len(exports) == 2
 
 
 def test_a_dry_run_prints_commands_that_exist(toy: Toy, folder: Path, cli: Command) -> None:

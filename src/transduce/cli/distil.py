@@ -267,18 +267,27 @@ class Distillation:
         return train.patience is not None or step_of(checkpoints(self.out)[-1]) == train.max_steps
 
     def print_table(self, student: Path) -> None:
-        """Export the student unless that is done or impossible, and print the table."""
+        """Print the table of the student and its export."""
         from transduce.cli.student_table import student_table
         from transduce.data.corpora import Corpus
-        from transduce.interop.ctranslate2_export import export_ctranslate2
         from transduce.storage.run_choices import HELD_OUT
 
-        export: Path | None = self.out / "ctranslate2"
+        export = self.export(student)
+        src, *tgt = self.valid or [self.out / HELD_OUT / name for name in ("valid.src", "valid.tgt")]
+        print(student_table(self.teacher, student, export, Corpus(src, tgt[0] if tgt else None)))
+
+    def export(self, student: Path) -> Path | None:
+        """Return the export of the student, made again if the student is newer; None if that is impossible."""
+        from transduce.interop.ctranslate2_export import export_ctranslate2
+        from transduce.storage.atomic_folder import remove
+
+        export = self.out / "ctranslate2"
+        if export.exists() and (student / "manifest.json").stat().st_mtime_ns > export.stat().st_mtime_ns:
+            remove(export)
         try:
             if not export.exists():
                 print(export_ctranslate2(student, export, "int8"), file=sys.stderr)
         except UserError as problem:
             print(f"transduce: no export: {printable(str(problem))}", file=sys.stderr)
-            export = None
-        src, *tgt = self.valid or [self.out / HELD_OUT / name for name in ("valid.src", "valid.tgt")]
-        print(student_table(self.teacher, student, export, Corpus(src, tgt[0] if tgt else None)))
+            return None
+        return export
