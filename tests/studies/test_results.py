@@ -1,6 +1,7 @@
 """results.json: results of another study or of other settings, and damaged ones, are refused."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,13 @@ def test_a_run_of_a_study_is_one_session(tmp_path: Path) -> None:
         saved = table2.STUDY.open(tmp_path, {})
         assert len(saved.sessions) == run + 1
         assert [saved.entries[name]["session"] for name in "ab"] == [run, run]
+
+
+def test_a_command_with_a_name_that_is_not_utf_8_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["transduce", "study", "--out", "v\udce4"])
+    results = table2.STUDY.open(tmp_path, {})
+    results.start_session(["a"])
+    assert table2.STUDY.open(tmp_path, {}).sessions[0]["command"] == "transduce study --out 'v\\xe4'"
 
 
 def test_the_commit_is_that_of_the_checkout() -> None:

@@ -32,6 +32,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from transduce.config.files import changed_values, from_json, to_json
 from transduce.config.schema import Config, value_of, with_value
+from transduce.console import printable
 from transduce.data.tokenize_corpus import cores
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import decode_json, encode_json, folder_problems, write_file
@@ -283,7 +284,7 @@ def provenance() -> JsonObject:
     from transduce import __version__
 
     return {
-        "command": shlex.join(["transduce", *sys.argv[1:]]),
+        "command": printable(shlex.join(["transduce", *sys.argv[1:]])),
         "versions": {
             "transduce": __version__,
             "torch": metadata.version("torch"),
