@@ -124,3 +124,10 @@ def import_path() -> str:
     """Return the value of PYTHONPATH with which a process finds this package: the value here, without empty entries."""
     entries = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     return os.pathsep.join([*filter(None, entries), str(Path(__file__).parents[1])])
+
+
+def in_words(minutes: float) -> str:
+    """Return a time as "1.5 minutes", "12 minutes" or "5.2 hours"."""
+    if minutes < 100:
+        return f"{minutes:.0f} minutes" if minutes >= 3 else f"{minutes:.1f} minutes"
+    return f"{minutes / 60:.1f} hours"

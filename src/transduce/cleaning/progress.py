@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from transduce.config.recipes.auto import in_words
+from transduce.console import in_words
 from transduce.training.progress import Progress
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from transduce.cli.clean import (
 )
 from transduce.cli.options import Flag, ModelsArgument, with_device
 from transduce.cli.translate import AnyPrecisionOption, EngineOption, OneOutput
-from transduce.console import counted, printable
+from transduce.console import counted, in_words, printable
 from transduce.errors import UserError
 
 if TYPE_CHECKING:
@@ -121,7 +121,6 @@ def _print_sample(models: "ModelFolders", source: Path, options: "DecodingOption
     """Translate some lines from all parts of the text, and print examples and the time that all lines would take."""
     from transduce.cli.file_translation import line_count, name_other_direction
     from transduce.cli.stream import load_translator
-    from transduce.config.recipes.auto import in_words
     from transduce.data.text import read_lines
 
     n_lines = line_count(source)

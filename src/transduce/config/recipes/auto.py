@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig, architecture
+from transduce.console import in_words
 from transduce.errors import UserError
 
 T = TypeVar("T")
@@ -372,26 +373,13 @@ def _of_text(text: TextSize, config: Config) -> list[str]:
 
 
 def _oddities(text: TextSize) -> list[str]:
-    lines = []
-    if text.equal > ODD:
-        lines.append(f"{text.equal:.0%} of the pairs have two equal sides: are these two languages?")
-    if text.blank > ODD:
-        lines.append(f"{text.blank:.0%} of the pairs have an empty side and are not used")
-    if text.long > ODD:
-        lines.append(
-            f"about {text.long:.0%} of the pairs are longer than data.max_tokens and are not used: split them into "
-            "sentences, or set more"
-        )
-    if text.repeated > ODD:
-        lines.append(f"{text.repeated:.0%} of the pairs repeat an earlier pair: `transduce clean` keeps one of each")
-    return lines
-
-
-def in_words(minutes: float) -> str:
-    """Return a time as "1.5 minutes", "12 minutes" or "5.2 hours"."""
-    if minutes < 100:
-        return f"{minutes:.0f} minutes" if minutes >= 3 else f"{minutes:.1f} minutes"
-    return f"{minutes / 60:.1f} hours"
+    shares = (
+        (text.equal, "have two equal sides: are these two languages?"),
+        (text.blank, "have an empty side and are not used"),
+        (text.long, "are longer than data.max_tokens and are not used: split them into sentences, or set more"),
+        (text.repeated, "repeat an earlier pair: `transduce clean` keeps one of each"),
+    )
+    return [f"{share:.0%} of the pairs {words}" for share, words in shares if share > ODD]
 
 
 def _epochs(text: TextSize, batch_tokens: int, steps: int) -> float:
