@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from transduce.config import files
@@ -167,6 +167,7 @@ def test_all_unknown_keys_and_sections_of_a_file_are_reported_together() -> None
         assert words in str(caught.value)
 
 
+@settings(max_examples=50)  # each for all keys
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists))
 def test_any_value_of_any_key_is_read_or_refused(value: Any) -> None:
     for name in keys():
