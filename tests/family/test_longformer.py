@@ -39,7 +39,7 @@ def longformer(reach: int, n_global: int) -> LongformerAttention:
 def test_longformer_is_two_attentions_under_dense_masks(n: int, n_global: int) -> None:
     module, x, mask = longformer(4, n_global), torch.randn(B, n, D), real(n)
     inputs = x.clone().requires_grad_(), x.clone().requires_grad_()
-    output = module(inputs[0], module.keys_values(inputs[0]), mask)
+    output = module.attend(*module.projections(inputs[0]), mask)
 
     def dense(x: Tensor) -> Tensor:
         parts = []
@@ -85,7 +85,9 @@ def test_longformer_is_that_of_transformers(n_global: int) -> None:
     flags: dict[str, Any] = {"is_index_masked": kinds < 0, "is_index_global_attn": kinds > 0}
     (expected,) = theirs(x, kinds, **flags, is_global_attn=n_global > 0)
     shown = mask[:, 0].mT
-    torch.testing.assert_close(module(x, module.keys_values(x), mask) * shown, expected * shown, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        module.attend(*module.projections(x), mask) * shown, expected * shown, atol=1e-5, rtol=1e-5
+    )
 
 
 def test_longformer_in_the_layers_of_an_encoder() -> None:
@@ -165,7 +167,7 @@ def test_big_bird_is_that_of_transformers() -> None:
     blocks[:, 1:-1] = blocks[:, 1:-1].scatter(-1, torch.tensor(drawn, dtype=torch.int64), True)
     nn.init.eye_(ours.w_o.weight)
     nn.init.zeros_(ours.w_o.bias)
-    output = ours(x, ours.keys_values(x), mask, with_pattern(of_blocks(blocks, size)))
+    output = ours.attend(*ours.projections(x), mask, with_pattern(of_blocks(blocks, size)))
     shown = mask[:, 0].mT
     torch.testing.assert_close(output * shown, expected * shown, atol=1e-5, rtol=1e-5)
 

@@ -48,7 +48,9 @@ def rotated(vectors: list[list[float]], angles: Tensor) -> list[list[float]]:
 def test_attention_is_that_of_the_products() -> None:
     """With the rotation of RoPE, and the causal mask."""
     attention, x, angles = module(), torch.randn(1, 5, D).double(), torch.rand(5, K // 2).double() * 6
-    output = attention(x, attention.keys_values(x), "causal", with_rotation_of_factors(angles, H, with_products(H)))
+    output = attention.attend(
+        *attention.projections(x), "causal", with_rotation_of_factors(angles, H, with_products(H))
+    )
     queries, keys, values = (
         [matrix_by_loop(matrix.weight, x[0, t], rank) for t in range(5)]
         for matrix, rank in zip((attention.w_q, attention.w_k, attention.w_v), (3, 2, 2), strict=True)
@@ -74,9 +76,9 @@ def test_scores_can_be_computed_from_the_factors() -> None:
 def test_gradients_reach_all_factors() -> None:
     attention, x = module(), torch.randn(1, 3, D).double().requires_grad_()
     assert torch.autograd.gradcheck(
-        lambda x: attention(x, attention.keys_values(x), "causal", with_products(H, reference_attention)), x
+        lambda x: attention.attend(*attention.projections(x), "causal", with_products(H, reference_attention)), x
     )
-    attention(x, attention.keys_values(x), "causal", with_products(H)).square().sum().backward()
+    attention.attend(*attention.projections(x), "causal", with_products(H)).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in attention.parameters())
 
 

@@ -34,11 +34,15 @@ class LongformerAttention(nn.Module):
         self.of_global.w_o = self.local.w_o
         self.reach, self.n_global = reach, n_global
 
+    def projections(self, x: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return `x` (B,S,D), of which `attend` makes two kinds of queries, and `keys_values` of it."""
+        return x, self.keys_values(x)
+
     def keys_values(self, memory: Tensor) -> tuple[Tensor, ...]:
         """Return local keys and values of `memory` (B,S,D), and global ones, each (B,H,S,K)."""
         return (*self.local.keys_values(memory), *self.of_global.keys_values(memory))
 
-    def forward(
+    def attend(
         self, x: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = fast_attention
     ) -> Tensor:
         """(B,S,D) with the mask of padding, (B,1,1,S) -> (B,S,D)."""

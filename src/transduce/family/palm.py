@@ -28,8 +28,8 @@ class ParallelLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Mask, attention: Attention = fast_attention) -> Tensor:
         """(B,T,D) with a mask broadcastable to (B,H,T,S) -> (B,T,D)."""
-        attend = self.self_attention
-        return self.residual(x, lambda y: attend(y, attend.keys_values(y), mask, attention) + self.feed_forward(y))
+        own = self.self_attention
+        return self.residual(x, lambda y: own.attend(*own.projections(y), mask, attention) + self.feed_forward(y))
 
 
 class PaLM(Llama):

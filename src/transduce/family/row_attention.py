@@ -24,7 +24,7 @@ class GatedAttention(MultiHeadAttention):
         gates = self._split(self.w_g(x).sigmoid(), self.n_heads)
         attention = with_bias(bias)
         everything = torch.ones(1, 1, dtype=torch.bool, device=x.device)
-        return self(x, self.keys_values(x), everything, lambda *parts: gates * attention(*parts))
+        return self.attend(*self.projections(x), everything, lambda *parts: gates * attention(*parts))
 
 
 class RowAttention(nn.Module):

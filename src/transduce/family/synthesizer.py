@@ -27,20 +27,24 @@ class SyntheticAttention(MultiHeadAttention):
             self.w_q = nn.Identity()
         self.scores = scores
 
+    def projections(self, x: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return the queries (B,H,T,K) of `x` (B,T,D), and `keys_values` of it."""
+        return self._split(self.w_q(x), self.n_heads), self.keys_values(x)
+
     def keys_values(self, memory: Tensor) -> KeysValues:
         """Return keys of width 0, and the values (B,H,S,W) of `memory` (B,S,D)."""
         values = self._split(self.w_v(memory), self.n_heads)
         return values[..., :0], values
 
-    def forward(
-        self, x: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = reference_attention
+    def attend(
+        self, queries: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = reference_attention
     ) -> Tensor:
-        """Attend from `x` (N,T,D), the last T of S positions. attention: adds a mask of scores to products of width 0.
+        """Attend from the last T of S positions. attention: adds a mask of scores to products of width 0.
 
         The last row of the mask says which positions are real: those before them are padding.
         """
-        queries, n_new = self._split(self.w_q(x), self.n_heads), x.size(1)
-        is_visible = explicit(mask, n_new, n_new, x.device)
+        n_new = queries.size(2)
+        is_visible = explicit(mask, n_new, n_new, queries.device)
         positions = (is_visible[..., -1, :].cumsum(-1) - 1).clamp(min=0).view(-1, is_visible.size(-1))  # (N,S) or (1,S)
         shape = *queries.shape[:3], -1
         scores = self.scores(queries, positions[:, -n_new:]).expand(shape)  # (N,H,T,P)

@@ -39,13 +39,16 @@ class TensorProductAttention(nn.Module):
         for matrix in (self.w_q, self.w_k, self.w_v, self.w_o):
             nn.init.xavier_uniform_(matrix.weight)
 
+    def projections(self, x: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return the queries (B,H,T,K) of `x` (B,T,D), and `keys_values` of it."""
+        return products(self._factors(self.w_q, x, 0), self.n_heads), self.keys_values(x)
+
     def keys_values(self, memory: Tensor) -> KeysValues:
         """Return the factors of the keys and of the values of `memory` (B,S,D), A and B side by side: (B,R,S,H+K)."""
         return self._factors(self.w_k, memory, 1), self._factors(self.w_v, memory, 2)
 
-    def forward(self, x: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention) -> Tensor:
-        """Attend with queries from `x` (B,T,D) -> (B,T,D). attention: around `with_products`, as it gets factors."""
-        queries = products(self._factors(self.w_q, x, 0), self.n_heads)
+    def attend(self, queries: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention) -> Tensor:
+        """Attend with `queries` (B,H,T,K) -> (B,T,D). attention: around `with_products`, as it gets factors."""
         heads = attention(queries, keys_values[0], keys_values[1], mask, 0.0)
         return self.w_o(heads.transpose(1, 2).flatten(2))
 

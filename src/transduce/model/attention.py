@@ -114,19 +114,30 @@ class MultiHeadAttention(nn.Module):
         self.w_o = nn.Linear(self.n_heads * d_v, d_model, bias=bias)
         self.dropout = dropout
 
+    def projections(self, x: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
+        """Return the queries (B,H,T,K) of `x` (B,T,D), and its keys and values: those of self-attention."""
+        queries, keys, values = joint_product(x, [self.w_q, self.w_k, self.w_v])
+        keys_values = self._split(keys, self.n_kv_heads), self._split(values, self.n_kv_heads)
+        return self._split(queries, self.n_heads), keys_values
+
     def keys_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys (B,H,S,K) and values (B,H,S,W) of `memory` (B,S,D), with H = n_kv_heads."""
         keys, values = joint_product(memory, [self.w_k, self.w_v])
         return self._split(keys, self.n_kv_heads), self._split(values, self.n_kv_heads)
 
-    def forward(
-        self, x: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = fast_attention
+    def attend(
+        self, queries: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = fast_attention
     ) -> Tensor:
-        """Attend with queries from `x` (B,T,D) where `mask`, broadcastable to (B,H,T,S), is True -> (B,T,D)."""
-        queries = self._split(self.w_q(x), self.n_heads)
+        """Attend with `queries` (B,H,T,K) where `mask`, broadcastable to (B,H,T,S), is True -> (B,T,D)."""
         keys, values = keys_values
         heads = attention(queries, keys, values, mask, self.dropout if self.training else 0.0)
         return self.w_o(heads.transpose(1, 2).flatten(2))  # (B,H,T,W) -> (B,T,H*W) -> (B,T,D)
+
+    def forward(
+        self, x: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = fast_attention
+    ) -> Tensor:
+        """Attend with queries from `x` (B,T,D), as `attend` does -> (B,T,D)."""
+        return self.attend(self._split(self.w_q(x), self.n_heads), keys_values, mask, attention)
 
     @staticmethod
     def _split(x: Tensor, heads: int) -> Tensor:

@@ -86,8 +86,8 @@ class EncoderLayer(nn.Module):
 
     def forward(self, x: Tensor, mask: Mask, attention: Attention = fast_attention) -> Tensor:
         """(B,S,D) with a mask broadcastable to (B,H,S,S), such as (B,1,1,S) of the source -> (B,S,D)."""
-        attend = self.self_attention
-        x = self.residuals[0](x, lambda y: attend(y, attend.keys_values(y), mask, attention))
+        own = self.self_attention
+        x = self.residuals[0](x, lambda y: own.attend(*own.projections(y), mask, attention))
         return self.residuals[1](x, self.feed_forward)
 
 
@@ -132,9 +132,9 @@ class DecoderLayer(nn.Module):
         so_far: list[Tensor] = []
 
         def attend_self(y: Tensor) -> Tensor:
-            new = self.self_attention.keys_values(y)
+            queries, new = self.self_attention.projections(y)
             so_far[:] = new if past is None else (torch.cat(pair, dim=2) for pair in zip(past, new, strict=True))
-            return self.self_attention(y, so_far, self_mask, self_function)
+            return self.self_attention.attend(queries, so_far, self_mask, self_function)
 
         def attend_cross(y: Tensor) -> Tensor:
             by_source = y.reshape(len(cross[0]), -1, y.size(-1))

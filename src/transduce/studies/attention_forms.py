@@ -112,7 +112,7 @@ class ProjectedAttention(nn.Module):
         self.module, self.attention = module, attention
 
     def forward(self, x: Tensor, mask: Mask) -> Tensor:
-        return self.module(x, self.module.keys_values(x), mask, self.attention)
+        return self.module.attend(*self.module.projections(x), mask, self.attention)
 
     def cache_bytes(self, d_model: int) -> int:
         """Return the bytes that a cache holds for each token, in fp32."""

@@ -258,10 +258,10 @@ class RelativeSelfAttention(MultiHeadAttention):
         self.to_keys = nn.Parameter(d_k**-0.5 * torch.randn(2 * REACH + 1, d_k))
         self.to_values = nn.Parameter(d_v**-0.5 * torch.randn(2 * REACH + 1, d_v))
 
-    def forward(
-        self, x: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = fast_attention
+    def attend(
+        self, queries: Tensor, keys_values: Sequence[Tensor], mask: Mask, attention: Attention = fast_attention
     ) -> Tensor:
-        return super().forward(x, keys_values, mask, relative_attention(self.to_keys, self.to_values))
+        return super().attend(queries, keys_values, mask, relative_attention(self.to_keys, self.to_values))
 
 
 class NoPositions(SinusoidalPositions):
