@@ -26,6 +26,9 @@ SEARCHES = [
     SearchConfig(beam_size=12, max_extra_tokens=1, length_penalty="none"),
     SearchConfig(beam_size=3, max_extra_tokens=40, length_penalty="power", alpha=1.0, min_tokens=30),
     SearchConfig(beam_size=1, max_length=4, min_tokens=4),
+    SearchConfig(beam_size=1, max_extra_tokens=30, no_repeat_ngram=2),
+    SearchConfig(beam_size=4, max_extra_tokens=30, no_repeat_ngram=3, min_tokens=20),
+    SearchConfig(beam_size=2, max_extra_tokens=40, no_repeat_ngram=1, min_tokens=40),  # more than there are tokens
 ]
 
 
@@ -44,8 +47,10 @@ def outputs_of(
     assert decoder.search is not None
     with backend.computing():
         compiled = decoder.search(backend.start(sources), request, n_best)
-        rows = backend.beam_of(decoder, request)
-        return compiled, rows.search(backend.start(sources), request, n_best=n_best)
+        state = backend.start(sources)
+        if request.avoids_repetition:
+            decoder, state = backend.watched(state, sources, settings)
+        return compiled, backend.beam_of(decoder, request).search(state, request, n_best=n_best)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

@@ -145,10 +145,10 @@ class _Work:
             stack.enter_context(backend.computing())
             state = backend.start(sources, constraint)
             decoder = backend.decoder
+            if self.sampling is None and decoder.search is not None and request.is_plain:
+                return decoder.search(state, request, self.n_best)
             if request.avoids_repetition:
                 decoder, state = backend.watched(state, sources, self.settings)
-            if self.sampling is None and decoder.search is not None and constraint is None:
-                return decoder.search(state, request, self.n_best)
             if self.sampling is None:
                 return backend.beam_of(decoder, request).search(state, request, n_best=self.n_best)
             seeds = [self.seeds[i] for i in members]

@@ -35,6 +35,7 @@ class CRequest(ctypes.Structure):
     _fields_ = [
         *(("stack", POINTER), ("step", CStep), ("rows", CRows), ("common", POINTER), ("own", POINTER)),
         *((name, INTEGER) for name in ("beam", "n_best", "candidates", "bos", "eos", "min_tokens", "lookahead")),
+        ("no_repeat_ngram", INTEGER),
         *(("barred", POINTER), ("n_barred", INTEGER), ("max_lengths", POINTER), ("penalties", POINTER)),
     ]
 
@@ -105,6 +106,7 @@ class CompiledSearch:
         lookahead = -1 if settings.lookahead is None else settings.lookahead
         own = None if tokens.own is None else tokens.own.data_ptr()
         numbers = settings.beam_size, n_best, n_candidates, request.bos, eos, settings.min_tokens, lookahead
+        numbers = *numbers, settings.no_repeat_ngram
         arrays = barred.ctypes.data, len(barred), max_lengths.ctypes.data, request.penalties.ctypes.data
         asked = CRequest(self.decoder.address, step, rows, tokens.common, own, *numbers, *arrays)
         search = self.library.search_begin(ctypes.addressof(asked))

@@ -66,7 +66,7 @@ class Decoder(Generic[State]):
     best(scores, count, barred) -> (log_probs, ids), both (N, count), on the CPU: the most likely tokens of each row
         without the `barred` ones, in order, of equals the lowest id first; -inf where no more are left. A row with a
         NaN gives NaN in the first place. None: the search finds them among all the `log_probs`, which takes longer.
-    search(state, request, n_best) -> what `Rows.search` returns, for a request without a constraint, in less time.
+    search(state, request, n_best) -> what `Rows.search` returns, for a plain request, in less time.
         None: the search is made of steps.
     """
 

@@ -197,6 +197,11 @@ class Request:
         """True if the search bars repeated tokens or makes them less likely (`repetition`)."""
         return self.search.no_repeat_ngram > 0 or self.search.repetition_penalty != 1
 
+    @property
+    def is_plain(self) -> bool:
+        """True for a request that `Decoder.search` can meet."""
+        return self.constraint is None and self.search.repetition_penalty == 1
+
     @cached_property
     def penalties(self) -> np.ndarray:
         """The divisor of the log-probability of a hypothesis, by its length in tokens."""

@@ -1,20 +1,21 @@
 """A search that avoids repeated tokens: `search.no_repeat_ngram` and `search.repetition_penalty`.
 
-By default no search has them, as in the paper; it then enters no function of this file.
+By default no search has them, as in the paper; it then enters no function of this file. Compiled kernels have
+`no_repeat_ngram` of their own (native/search.h), with equal results.
 
 Letters: N rows, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
 
 from transduce.config.schema import SearchConfig
-from transduce.decoding.decoder import Decoder, State, send
+from transduce.decoding.decoder import Best, Decoder, State, in_order, send
 
 ScoreChange = Callable[[Tensor, Sequence[tuple[int, ...]]], Tensor]  # see `with_change`
 BARRED = -1e4  # log-probability of a token that a constraint may still need; -inf would leave it none
@@ -33,6 +34,23 @@ class Watched(Generic[State]):
         return Watched(self.state.select(rows, sentences), *of_rows)
 
 
+@dataclass(frozen=True)
+class _Scores:
+    """The scores of N rows, and the tokens of each so far."""
+
+    scores: Any
+    tokens: Sequence[tuple[int, ...]]
+
+    def __getitem__(self, rows: Tensor) -> "_Scores":
+        """Return the scores of `rows`."""
+        return _Scores(self.scores[rows], [self.tokens[row] for row in rows.tolist()])
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the scores."""
+        return self.scores.device
+
+
 def watch(
     decoder: Decoder[State],
     state: State,
@@ -47,7 +65,10 @@ def watch(
     prompts: tokens of each row before its output, which count as its own. logits: returns the logits (N, V) of scores;
     they are then lowered before the softmax.
     """
-    return with_change(decoder, state, n_rows, partial(_lowered, settings=settings), prompts, logits)
+    watched, first = with_change(decoder, state, n_rows, partial(_lowered, settings=settings), prompts, logits)
+    if decoder.search is None or decoder.best is None or settings.repetition_penalty != 1:
+        return watched, first
+    return replace(watched, best=partial(_best, decoder.best, settings.no_repeat_ngram)), first  # rounds as `search`
 
 
 def with_change(
@@ -70,24 +91,41 @@ def with_change(
 def _watched(
     decoder: Decoder[State], change: ScoreChange, logits: Callable[[Tensor], Tensor] | None
 ) -> Decoder[Watched[State]]:
-    """Return a decoder that knows the tokens of each row. Its scores are log-probabilities (N, V)."""
+    """Return a decoder that knows the tokens of each row."""
 
-    def step(last_ids: Tensor, state: Watched[State]) -> tuple[Tensor, Watched[State]]:
+    def step(last_ids: Tensor, state: Watched[State]) -> tuple[_Scores, Watched[State]]:
         outputs = [(*output, token) for output, token in zip(state.outputs, last_ids.tolist(), strict=True)]
         scores, after = decoder.step(last_ids, state.state)
         tokens = [(*prompt, *output[1:]) for prompt, output in zip(state.prompts, outputs, strict=True)]
+        return _Scores(scores, tokens), Watched(after, state.prompts, outputs)
+
+    def log_probs(scores: _Scores) -> Tensor:
         if logits is None:
-            changed = change(decoder.log_probs(scores), tokens)
-        else:
-            changed = change(logits(scores), tokens).log_softmax(dim=-1)
-        return changed, Watched(after, state.prompts, outputs)
+            return change(decoder.log_probs(scores.scores), scores.tokens)
+        return change(logits(scores.scores), scores.tokens).log_softmax(dim=-1)
 
     def join(state: Watched[State], new: Watched[State]) -> Watched[State]:
         assert decoder.join is not None
         both = [*state.prompts, *new.prompts], [*state.outputs, *new.outputs]
         return Watched(decoder.join(state.state, new.state), *both)
 
-    return Decoder(step, decoder.device, join=join if decoder.join else None)
+    return Decoder(step, decoder.device, log_probs, join=join if decoder.join else None)
+
+
+def _best(best: Best, n: int, scores: _Scores, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return `Decoder.best` of log-probabilities in which tokens that would repeat a sequence of `n` are lower.
+
+    So many more are found that enough others are among them.
+    """
+    repeating = [_repeating(tokens, n) for tokens in scores.tokens]
+    most = max(map(len, repeating))
+    log_probs, ids = best(scores.scores, count + most, barred)
+    if most == 0:
+        return log_probs, ids
+    of_rows = torch.tensor([[*tokens, *[-1] * (most - len(tokens))] for tokens in repeating])
+    is_repeating = (ids[:, :, None] == of_rows[:, None]).any(dim=2) & (log_probs > BARRED)
+    log_probs, ids = in_order(log_probs.masked_fill(is_repeating, BARRED), ids)
+    return log_probs[:, :count], ids[:, :count]
 
 
 def _lowered(log_probs: Tensor, outputs: Sequence[Sequence[int]], settings: SearchConfig) -> Tensor:

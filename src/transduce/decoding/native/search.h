@@ -18,6 +18,7 @@ struct Request {
     const Tokens* common;      // the tokens that all sentences choose from,
     const Tokens* const* own;  // and (unless null) those of each sentence
     long beam, n_best, candidates, bos, eos, min_tokens, lookahead;  // lookahead < 0: none
+    long no_repeat_ngram;   // so many tokens never come again in this order; 0: any may
     const int64_t* barred;  // tokens that never come, and last eos, which comes from min_tokens on
     long n_barred;
     const int64_t* max_lengths;  // of each sentence
@@ -99,6 +100,7 @@ struct History {  // of each row: the rows of the tables that lead to it, how ma
 
 constexpr long LEAST_ROOM = 256;  // rows of a new table: more than one sentence needs in most searches
 constexpr double NOTHING = -std::numeric_limits<double>::infinity();
+constexpr float REPEATED = -1e4f;  // log-probability of a token that no_repeat_ngram bars: BARRED of repetition.py
 
 class Search {
   public:
@@ -141,10 +143,14 @@ class Search {
     std::vector<const Tokens*> own;
     std::vector<float> x, best_values;
     std::vector<Token> best;
+    long n_found = 0;                               // the best tokens of each row
+    std::vector<std::vector<int64_t>> repeating;    // of each row, the tokens that no_repeat_ngram bars
+    std::vector<int64_t> output;
 
     // Find the most likely tokens after each hypothesis.
     void decode_rows() {
         last_ids.clear(), selected.clear(), own.clear();
+        n_found = request.candidates + find_repeating();
         for (Sentence& sentence : sentences) {
             const long first = (long)selected.size();
             for (const Token& token : sentence.live) {
@@ -154,7 +160,7 @@ class Search {
             }
             sentence.first = first;
         }
-        const long n = (long)selected.size(), n_best = n * request.candidates;
+        const long n = (long)selected.size(), n_best = n * n_found;
         now.resize(n, length + 1);
         x.resize(n * request.stack->d_model), best_values.resize(n_best), best_ids.resize(n_best);
         Rows rows = request.rows;
@@ -165,9 +171,44 @@ class Search {
         step.past = past.index.data(), step.ages = past.ages.data(), step.past_width = length;
         decode(*request.stack, rows, step, x.data());
         const long n_barred = request.n_barred - (length >= request.min_tokens);  // eos is the last one
-        best_among(*request.common, request.own ? own.data() : nullptr, x.data(), n, request.candidates, request.barred, n_barred,
+        best_among(*request.common, request.own ? own.data() : nullptr, x.data(), n, n_found, request.barred, n_barred,
                    best_values.data(), best_ids.data());
+        for (long row = 0; row < (long)repeating.size(); row++) lower_repeating(row);
         std::swap(past, now);
+    }
+
+    // Find the tokens that no_repeat_ngram bars after each hypothesis. Return how many there are at most.
+    long find_repeating() {
+        const long n = request.no_repeat_ngram;
+        size_t most = 0;
+        repeating.clear();
+        if (n == 0) return 0;
+        for (const Sentence& sentence : sentences) {
+            for (const Token& token : sentence.live) {
+                std::vector<int64_t>& barred = repeating.emplace_back();
+                output.resize(length);
+                if (length > 0) trace(sentence, token, length - 1, [&](long place, const Token& of) { output[place] = of.id; });
+                for (long i = 0; i + n <= length; i++)
+                    if (std::equal(output.end() - (n - 1), output.end(), output.begin() + i)) barred.push_back(output[i + n - 1]);
+                most = std::max(most, barred.size());
+            }
+        }
+        return (long)most;
+    }
+
+    // Lower the log-probabilities of the barred ones among the best tokens of a row, and order these again.
+    void lower_repeating(long row) {
+        const std::vector<int64_t>& barred = repeating[row];
+        float* values = &best_values[row * n_found];
+        int64_t* ids = &best_ids[row * n_found];
+        if (barred.empty() || std::isnan(values[0])) return;
+        std::vector<std::pair<float, int64_t>> order;
+        for (long j = 0; j < n_found; j++) {
+            const bool is_barred = std::find(barred.begin(), barred.end(), ids[j]) != barred.end();
+            order.push_back({is_barred && values[j] > NOTHING ? -REPEATED : -values[j], ids[j]});
+        }
+        std::sort(order.begin(), order.end());
+        for (long j = 0; j < n_found; j++) values[j] = -order[j].first, ids[j] = order[j].second;
     }
 
     // Return for each row of the tables whether it leads to a hypothesis.
@@ -211,10 +252,10 @@ class Search {
         const long count = request.candidates;
         best.clear();
         for (long parent = 0; parent < (long)sentence.live.size(); parent++) {
-            const float* values = &best_values[(sentence.first + parent) * count];
+            const float* values = &best_values[(sentence.first + parent) * n_found];
             fails |= std::isnan(values[0]);
             for (long j = 0; j < count && values[j] > NOTHING; j++) {
-                const int64_t id = best_ids[(sentence.first + parent) * count + j];
+                const int64_t id = best_ids[(sentence.first + parent) * n_found + j];
                 const Token token{parent, id, values[j], sentence.live[parent].total + values[j]};
                 auto exceeds = [](const Token& a, const Token& b) { return a.total > b.total; };
                 const auto place = std::upper_bound(best.begin(), best.end(), token, exceeds);
@@ -234,17 +275,24 @@ class Search {
         if ((long)sentence.ends.size() > request.n_best) sentence.ends.pop_back();
     }
 
+    // Call each(place, token) for the tokens of a hypothesis, from the last one, which has `before` others before it.
+    template <class Each>
+    void trace(const Sentence& sentence, Token token, long before, const Each& each) const {
+        for (long place = before;; token = sentence.tokens[--place * request.beam + token.parent]) {
+            each(place, token);
+            if (place == 0) break;
+        }
+    }
+
     void collect() {
         for (const Sentence& sentence : outputs) {
             for (const End& end : sentence.ends) {
                 lengths.push_back(end.before + 1);
-                ids.resize(ids.size() + end.before + 1), values.resize(ids.size());
-                Token token = end.last;
-                for (long t = end.before, place = (long)ids.size() - 1;; place--) {
-                    ids[place] = token.id, values[place] = token.value;
-                    if (t-- == 0) break;
-                    token = sentence.tokens[t * request.beam + token.parent];
-                }
+                const size_t first = ids.size();
+                ids.resize(first + end.before + 1), values.resize(ids.size());
+                trace(sentence, end.last, end.before, [&](long place, const Token& token) {
+                    ids[first + place] = token.id, values[first + place] = token.value;
+                });
             }
             lengths.resize(lengths.size() + request.n_best - sentence.ends.size());
         }

@@ -20,7 +20,7 @@ from transduce.decoding.compiled_kernels import compiled
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.cpu_cache import CpuCache
 from transduce.decoding.cpu_layers import Precision
-from transduce.decoding.decoder import Best, Decoder, Scores, best_of_log_probs, most_likely
+from transduce.decoding.decoder import Best, Decoder, Scores, best_of_log_probs
 from transduce.decoding.hypothesis import Hypothesis, Request
 from transduce.decoding.options import Sampling
 from transduce.decoding.repetition import Watched, watch
@@ -152,7 +152,8 @@ class _Continuation(SearchBackend[Prompted]):
         """
         logits = self.model.output if settings.beam_size == 1 else None
         decoder, watched = watch(self.decoder, state, len(sources), settings, sources, logits)
-        return replace(decoder, best=_with_one_end(most_likely, self.ends)), watched
+        best = partial(best_of_log_probs, decoder.log_probs)
+        return replace(decoder, best=_with_one_end(best, self.ends)), watched
 
     def request(
         self, sources: Sequence[Sequence[int]], settings: SearchConfig, constraint: Constraint | None = None
