@@ -52,7 +52,8 @@ FEWEST_STEPS = 32
 FEW = 5_000  # pairs
 ODD = 0.1  # share of pairs
 FILLED = 0.95  # share of a batch's tokens that are real
-PEAKS = {"adam": 3.5e-3, "muon": 9e-3}  # learning rate of a model of width 128
+PEAKS = {"adam": 3.5e-3, "muon": 9e-3}  # learning rate of a model of width 128,
+POWERS = {"adam": -0.8, "muon": 0.0}  # and of the width, for other models: a step of Muon is as large at each width
 WARMUP = 0.25  # share of the steps in which the learning rate rises, at most
 TUNING_PEAK = 1 / 3  # of the highest rate of a first training; docs/better-models.md has others
 SECONDS_TO_START = 15.0  # and to write the model and the report
@@ -326,12 +327,12 @@ def configure_from(
 
 def _peak(optimizer: str, d_model: int) -> float:
     """Return the highest learning rate of a training from the start."""
-    return PEAKS[optimizer] * (128 / d_model) ** 0.8
+    return PEAKS[optimizer] * (d_model / 128) ** POWERS[optimizer]
 
 
 def with_optimizer(config: Config, optimizer: str) -> Config:
     """Return `config` with another optimizer, and the learning rate that it needs."""
-    factor = PEAKS[optimizer] / PEAKS[config.train.optimizer]
+    factor = _peak(optimizer, config.model.d_model) / _peak(config.train.optimizer, config.model.d_model)
     train = replace(config.train, optimizer=optimizer, lr_factor=_in_4_digits(config.train.lr_factor * factor))
     return replace(config, train=train)
 
