@@ -98,7 +98,7 @@ def test_forms_with_a_square_are_not_run_at_long_lengths() -> None:
 
 
 @pytest.mark.parametrize("name", LAYER)
-def test_a_layer_that_is_measured_is_that_of_a_model(name: str) -> None:
+def test_a_layer_that_is_measured_is_that_of_a_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The layer of the row in Llama, T6, BERT and Longformer gives the same output under the same mask."""
     row = {"layer-llama": "llama", "layer-tpa": "tpa", "layer-bert": "fused-both", "layer-longformer": "longformer"}
     torch.manual_seed(1)
@@ -107,11 +107,13 @@ def test_a_layer_that_is_measured_is_that_of_a_model(name: str) -> None:
     stack = model if LAYER[name].causal else model.bert.encoder
     attention = stack.layers[0].self_attention
     layer.module.load_state_dict(attention.state_dict())
-    passes: list[tuple[Tensor, Tensor]] = []
-    attention.register_forward_hook(lambda _, inputs, output: passes.append((inputs[0], output)))
+    passes: list[Tensor] = []
+    projections, attend = attention.projections, attention.attend
+    monkeypatch.setattr(attention, "projections", lambda x: passes.append(x) or projections(x))
+    monkeypatch.setattr(attention, "attend", lambda *args: passes.append(attend(*args)) or passes[-1])
     model(torch.randint(20, (1, 24)))
     mask: Mask = "causal" if LAYER[name].causal else torch.ones(1, 1, 1, 24, dtype=torch.bool)
-    torch.testing.assert_close(layer(passes[0][0], mask), passes[0][1])
+    torch.testing.assert_close(layer(passes[0], mask), passes[1])
 
 
 def test_the_measured_longformer_has_a_global_position_with_projections_of_its_own() -> None:

@@ -35,15 +35,15 @@ class Watched(Generic[State]):
 
 
 @dataclass(frozen=True)
-class _Scores:
+class _WatchedScores:
     """The scores of N rows, and the tokens of each so far."""
 
     scores: Any
     tokens: Sequence[tuple[int, ...]]
 
-    def __getitem__(self, rows: Tensor) -> "_Scores":
+    def __getitem__(self, rows: Tensor) -> "_WatchedScores":
         """Return the scores of `rows`."""
-        return _Scores(self.scores[rows], [self.tokens[row] for row in rows.tolist()])
+        return _WatchedScores(self.scores[rows], [self.tokens[row] for row in rows.tolist()])
 
     @property
     def device(self) -> torch.device:
@@ -93,13 +93,13 @@ def _watched(
 ) -> Decoder[Watched[State]]:
     """Return a decoder that knows the tokens of each row."""
 
-    def step(last_ids: Tensor, state: Watched[State]) -> tuple[_Scores, Watched[State]]:
+    def step(last_ids: Tensor, state: Watched[State]) -> tuple[_WatchedScores, Watched[State]]:
         outputs = [(*output, token) for output, token in zip(state.outputs, last_ids.tolist(), strict=True)]
         scores, after = decoder.step(last_ids, state.state)
         tokens = [(*prompt, *output[1:]) for prompt, output in zip(state.prompts, outputs, strict=True)]
-        return _Scores(scores, tokens), Watched(after, state.prompts, outputs)
+        return _WatchedScores(scores, tokens), Watched(after, state.prompts, outputs)
 
-    def log_probs(scores: _Scores) -> Tensor:
+    def log_probs(scores: _WatchedScores) -> Tensor:
         if logits is None:
             return change(decoder.log_probs(scores.scores), scores.tokens)
         return change(logits(scores.scores), scores.tokens).log_softmax(dim=-1)
@@ -112,7 +112,7 @@ def _watched(
     return Decoder(step, decoder.device, log_probs, join=join if decoder.join else None)
 
 
-def _best(best: Best, n: int, scores: _Scores, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
+def _best(best: Best, n: int, scores: _WatchedScores, count: int, barred: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return `Decoder.best` of log-probabilities in which tokens that would repeat a sequence of `n` are lower.
 
     So many more are found that enough others are among them.

@@ -116,7 +116,7 @@ class MultiHeadAttention(nn.Module):
 
     def projections(self, x: Tensor) -> tuple[Tensor, Sequence[Tensor]]:
         """Return the queries (B,H,T,K) of `x` (B,T,D), and its keys and values: those of self-attention."""
-        queries, keys, values = joint_product(x, [self.w_q, self.w_k, self.w_v])
+        keys, values, queries = joint_product(x, [self.w_k, self.w_v, self.w_q])
         keys_values = self._split(keys, self.n_kv_heads), self._split(values, self.n_kv_heads)
         return self._split(queries, self.n_heads), keys_values
 
