@@ -95,6 +95,7 @@ SHORT = {
     "search.beam_size": 2,
     "search.max_extra_tokens": 2,
 }
+LONG = ("--minutes", "--hours")  # a training of so much time
 TRAINERS = ("demo", "download", "study")  # they end by Ctrl-C after some seconds
 NO_NETWORK = dict.fromkeys(["http_proxy", "https_proxy"], "http://127.0.0.1:9")
 NEEDED = {"evaluate": [["MODELS", "--src"], ["--hyp"]]}  # arguments without which a command has nothing to do
@@ -203,6 +204,7 @@ def random_call(rng: random.Random) -> RandomCall:
     if command == "train":
         own = {word.removeprefix("--set=").partition("=")[0] for word in words}
         is_open_ended = not own.isdisjoint([*SHORT, "model.n_encoder_layers", "model.n_decoder_layers"])
+        is_open_ended |= any(word.startswith(LONG) for word in words)
         if not any("recipes.py:tiny" in word for word in words):
             words += [word for key, short in SHORT.items() if key not in own for word in ("--set", f"{key}={short}")]
     waits = any("fifo" in word or "/dev/" in word for word in words)

@@ -105,8 +105,8 @@ class CompiledSearch:
         n_candidates = 2 * settings.beam_size if settings.beam_size > 1 else 1
         lookahead = -1 if settings.lookahead is None else settings.lookahead
         own = None if tokens.own is None else tokens.own.data_ptr()
-        numbers = settings.beam_size, n_best, n_candidates, request.bos, eos, settings.min_tokens, lookahead
-        numbers = *numbers, settings.no_repeat_ngram
+        counts = settings.beam_size, n_best, n_candidates
+        numbers = *counts, request.bos, eos, settings.min_tokens, lookahead, settings.no_repeat_ngram
         arrays = barred.ctypes.data, len(barred), max_lengths.ctypes.data, request.penalties.ctypes.data
         asked = CRequest(self.decoder.address, step, rows, tokens.common, own, *numbers, *arrays)
         search = self.library.search_begin(ctypes.addressof(asked))

@@ -199,7 +199,7 @@ class Request:
 
     @property
     def is_plain(self) -> bool:
-        """True for a request that `Decoder.search` can meet."""
+        """True for a request without a constraint and a repetition penalty, which `Decoder.search` can meet."""
         return self.constraint is None and self.search.repetition_penalty == 1
 
     @cached_property

@@ -18,7 +18,7 @@ struct Request {
     const Tokens* common;      // the tokens that all sentences choose from,
     const Tokens* const* own;  // and (unless null) those of each sentence
     long beam, n_best, candidates, bos, eos, min_tokens, lookahead;  // lookahead < 0: none
-    long no_repeat_ngram;   // so many tokens never come again in this order; 0: any may
+    long no_repeat_ngram;  // so many tokens never come again in this order; 0: any may
     const int64_t* barred;  // tokens that never come, and last eos, which comes from min_tokens on
     long n_barred;
     const int64_t* max_lengths;  // of each sentence
@@ -143,8 +143,8 @@ class Search {
     std::vector<const Tokens*> own;
     std::vector<float> x, best_values;
     std::vector<Token> best;
-    long n_found = 0;                               // the best tokens of each row
-    std::vector<std::vector<int64_t>> repeating;    // of each row, the tokens that no_repeat_ngram bars
+    long n_found = 0;  // the best tokens of each row
+    std::vector<std::vector<int64_t>> repeating;  // of each row, the tokens that no_repeat_ngram bars
     std::vector<int64_t> output;
 
     // Find the most likely tokens after each hypothesis.
