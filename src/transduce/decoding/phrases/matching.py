@@ -134,7 +134,7 @@ class PhraseList:
         if not is_within_word:
             for phrase in state.pending:
                 end(phrase)
-        partial = [one for one in state.partial if self.owners[one[0]] not in closed]
+        partial = [started for started in state.partial if self.owners[started[0]] not in closed]
         if not is_within_word:
             first = self.by_first_character.get(character, ())
             partial += [(phrase, 0) for phrase in first if self.is_open(state, phrase)]
