@@ -19,6 +19,8 @@ import transduce
 from transduce import Translator
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
+from transduce.decoding.running_search import RunningSearch, SearchStep
+from transduce.decoding.running_translation import RunningTranslation
 from transduce.serve import engine
 from transduce.serve.engine import Engine
 from transduce.serve.queue import SentenceQueue
@@ -56,6 +58,11 @@ class StepperSearch:
     @property
     def room(self) -> tuple[int, int]:
         return 64 - len(self.lines), 2_048
+
+    is_blocked = False
+
+    def close(self) -> None:
+        pass
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -317,6 +324,45 @@ def test_an_ensemble_and_a_model_whose_states_cannot_join_are_served(toy: Toy, m
                 return await asyncio.gather(*(post(service, line) for line in lines))
 
             assert [answer.json["translatedText"] for answer in asyncio.run(several())] == expected
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_searches_that_need_a_model_alone_take_turns(toy: Toy, monkeypatch: pytest.MonkeyPatch, n_threads: int) -> None:
+    """As on a GPU, whose recorded steps are of one search. Short and long requests have separate searches."""
+    alone = transduce.load(toy.model)
+    backend = alone.running().search.backend
+    backend.decoder, backend.locks = replace(backend.decoder, join=None), [threading.Lock()]
+    lines = toy.unseen[:24]
+    expected = [translation.text for translation in alone.translate(lines)]
+    step, steps = RunningSearch.step, []
+
+    def counted(search: RunningSearch[Any]) -> SearchStep[Any]:
+        steps.append(search.is_blocked)
+        return step(search)
+
+    monkeypatch.setattr(RunningSearch, "step", counted)
+    with served(alone, n_threads=n_threads) as service:
+
+        async def several() -> list[Answer]:
+            texts = [lines[:12], *lines[:6], lines[12:], *lines[6:12]]
+            return await asyncio.gather(*(post(service, text) for text in texts))
+
+        answers = [answer.json["translatedText"] for answer in asyncio.run(several())]
+        assert answers == [expected[:12], *expected[:6], expected[12:], *expected[6:12]]
+    assert n_threads > 1 or not any(steps)  # a single thread makes no step in vain
+
+
+def test_a_defect_of_a_search_that_has_a_model_alone_leaves_it_to_the_next(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = transduce.load(toy.model)
+    backend = alone.running().search.backend
+    backend.decoder, backend.locks = replace(backend.decoder, join=None), [threading.Lock()]
+    with served(alone) as service:
+        monkeypatch.setattr(RunningTranslation, "drop", lambda self, keys: 1 / 0)
+        assert service.translate(toy.unseen[0]).status == 500
+        monkeypatch.undo()
+        assert service.translate(toy.unseen[0]).json == {"translatedText": alone.translate(toy.unseen[:1])[0].text}
 
 
 class SleepingSearch(StepperSearch):

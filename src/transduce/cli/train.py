@@ -52,8 +52,8 @@ ValidOption = Annotated[
     Parameter(
         consume_multiple=True,
         help="SRC TGT: source and target text for the validation during training, or one table with both, as in "
-        "--train. For a language model, one FILE, which is needed. Without it, 2 % of the pairs for translation are held "
-        "out, and at most 2,000.",
+        "--train. For a language model, one FILE, which is needed. Without it, 2 % of the pairs for translation are "
+        "held out, and at most 2,000.",
     ),
 ]
 MinutesOption = Annotated[

@@ -14,6 +14,7 @@ from transduce.errors import is_out_of_memory
 
 Key = TypeVar("Key", bound=Hashable)
 
+LOCK_SECONDS = 0.01  # that an admission waits for a search of another thread
 RECOVERY = 256  # steps in which the limit grows again by as much as it is, after memory ran out
 
 
@@ -43,7 +44,7 @@ class SearchStep(Generic[Key]):
     outputs: the n_best outputs by key, best first.
     failures: by key, the cause: FloatingPointError where the model gives NaN, the error of the machine for a sentence
     that needs more memory than there is.
-    returned: sentences that were stopped because memory ran out, the oldest first, to be admitted again.
+    returned: sentences to be admitted again, the oldest first: memory ran out, or another search has the model.
     """
 
     outputs: dict[Key, list[Hypothesis]] = field(default_factory=dict)
@@ -92,6 +93,11 @@ class RunningSearch(Generic[Key]):
         """True if `admit` is possible now, where there is room."""
         return not self.jobs or self.backend.decoder.join is not None
 
+    @property
+    def is_blocked(self) -> bool:
+        """True while another search has a model that only one at a time may use."""
+        return not self.jobs and any(lock.locked() for lock in self.backend.locks)
+
     # ---- admission -----------------------------------------------------------------------------------------------
 
     def admit(self, jobs: Sequence[Job[Key]]) -> int:
@@ -117,12 +123,10 @@ class RunningSearch(Generic[Key]):
 
     def _admit(self, settings: SearchConfig, jobs: Sequence[Job[Key]]) -> None:
         """Let a beam admit the jobs, or half by half where that fails."""
-        if not self.can_admit:  # after the first half
+        is_possible = self.can_admit if self.jobs else self._lock()
+        if not is_possible:  # after the first half, or another search has the model
             self.step_after.returned += jobs
             return
-        if not self.jobs:
-            for lock in self.backend.locks:
-                self.locks.enter_context(lock)
         try:
             self._start(settings, jobs)
             return
@@ -229,10 +233,22 @@ class RunningSearch(Generic[Key]):
     def _lower_limit(self, tokens: int) -> None:
         self.limit = max(1, min(self.limit, tokens))
 
-    def _release_if_empty(self) -> None:
+    def _lock(self) -> bool:
+        """Take the models that only one search at a time may use. Return False if another one has them."""
+        for lock in self.backend.locks:
+            if not lock.acquire(timeout=LOCK_SECONDS):
+                self.close()
+                return False
+            self.locks.callback(lock.release)
+        return True
+
+    def close(self) -> None:
         """Let other searches have the models that only one at a time may use."""
+        self.locks.close()
+
+    def _release_if_empty(self) -> None:
         if not self.jobs:
-            self.locks.close()
+            self.close()
 
 
 def _constraint(jobs: Sequence[Job[Any]]) -> Constraint | None:

@@ -108,6 +108,15 @@ class RunningTranslation(Generic[Key]):
         n_tokens = max(0, self.search.limit - self.search.tokens) // self.beam_size
         return max(0, n_lines), n_tokens if self.lines else max(1, n_tokens)  # a single line may exceed the limit
 
+    @property
+    def is_blocked(self) -> bool:
+        """True while another search has the model, if only one at a time may use it. A step then translates nothing."""
+        return self.search.is_blocked
+
+    def close(self) -> None:
+        """Let other searches have the model."""
+        self.search.close()
+
     def admit(
         self,
         key: Key,

@@ -48,6 +48,10 @@ class WholeBatches:
     def room(self) -> tuple[int, int]:
         return (0, 0) if self.lines else (MAX_SENTENCES, MAX_TOKENS)
 
+    @property
+    def is_blocked(self) -> bool:
+        return False
+
     def admit(
         self,
         key: Sentence,
@@ -84,6 +88,9 @@ class WholeBatches:
     def drop(self, keys: Collection[Sentence]) -> None:
         for key in keys:
             self.lines.pop(key, None)
+
+    def close(self) -> None:
+        self.lines.clear()
 
 
 def search_of(model: TranslationModel) -> Search[Sentence]:
@@ -150,7 +157,10 @@ class Engine:
         return not any(thread.is_alive() for thread in self._threads)
 
     def _run(self, tasks: Sequence["_Task"]) -> None:
-        """Translate until the queue is closed and empty. Each step is one of the task that has had the least time."""
+        """Translate until the queue is closed and empty. Each step is one of the task that has had the least time.
+
+        Where only one search at a time may use a model, as on a GPU, the other one waits for its end.
+        """
         now = 0.0  # the time that the task of the last step had had before
         while True:
             for task in tasks:
@@ -161,7 +171,8 @@ class Engine:
             for task in tasks:
                 task.admit([sentence for sentence in sentences if sentence.lane == task.lane], now)
             if busy := [task for task in tasks if len(task)]:
-                task = min(busy, key=lambda task: task.seconds)
+                ready = [task for task in busy if not task.search.is_blocked]
+                task = min(ready or busy, key=lambda task: task.seconds)
                 now, step = task.seconds, task.step()
                 task.measure(step, self.queue, len(self._tasks))
                 self._on_step(step)
@@ -264,6 +275,7 @@ class _Task:
         try:
             return self.search.step()
         except Exception as problem:  # a defect: nothing is known of the search any more
+            self.search.close()
             self.search = search_of(self.model)
             return dict.fromkeys(self.sentences, problem.with_traceback(None))
 

@@ -32,6 +32,11 @@ class Search(Protocol[LineKey]):
         """The number of lines, and of source tokens, that it can take in now."""
         ...
 
+    @property
+    def is_blocked(self) -> bool:
+        """True while another search has the model, if only one at a time may use it. A step then translates nothing."""
+        ...
+
     def admit(
         self, key: LineKey, text: str, options: DecodingOptions, constraint: LineConstraint = ..., terms: Terms = ...
     ) -> None:
@@ -44,6 +49,10 @@ class Search(Protocol[LineKey]):
 
     def drop(self, keys: Collection[LineKey]) -> None:
         """Stop translating lines."""
+        ...
+
+    def close(self) -> None:
+        """Let other searches have the model. The search is not used again."""
         ...
 
 
