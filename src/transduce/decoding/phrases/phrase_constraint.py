@@ -11,9 +11,10 @@ from bisect import bisect_right
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from operator import mul
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -67,16 +68,14 @@ class Pieces:
         return next((self.ids[text[:end]] for end in ends if text[:end] in self.ids), None)
 
 
-@lru_cache(maxsize=4)
-def target_of(tokenizer: TokenizerLike) -> TokenizerLike:
-    """Return the tokenizer of the target language, made once."""
-    return tokenizer.target
+_PIECES = WeakKeyDictionary[TokenizerLike, Pieces]()
 
 
-@lru_cache(maxsize=4)
 def pieces_of(tokenizer: TokenizerLike) -> Pieces:
-    """Return the pieces of the target language. tokenizer: of the source language."""
-    return Pieces(piece_bytes(tokenizer), target_of(tokenizer).encode)
+    """Return the pieces of the target language, made once. tokenizer: of the source language."""
+    if tokenizer not in _PIECES:
+        _PIECES[tokenizer] = Pieces(piece_bytes(tokenizer), tokenizer.target.encode)
+    return _PIECES[tokenizer]
 
 
 def _text_of(piece: bytes) -> str:

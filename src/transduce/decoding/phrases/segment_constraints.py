@@ -18,7 +18,7 @@ from transduce.decoding.hypothesis import Request
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.line_constraint import LineConstraint, is_list, phrase_automaton
 from transduce.decoding.phrases.matching import PhraseList
-from transduce.decoding.phrases.phrase_constraint import PhraseConstraint, PhraseState, target_of
+from transduce.decoding.phrases.phrase_constraint import PhraseConstraint, PhraseState
 from transduce.decoding.phrases.terms import Terms
 from transduce.decoding.segmentation import Segment, check_lines, is_copied, segments_of
 from transduce.errors import LineError, UserError
@@ -185,7 +185,7 @@ def search_constraint(
         except UserError as error:
             raise LineError(number, str(error)) from None
         if constraint.prefix:
-            prefixes[i] = target_of(tokenizer).encode(constraint.prefix)
+            prefixes[i] = tokenizer.target.encode(constraint.prefix)
     phrases = PhraseConstraint(states) if any(states) else None
     if phrases is None and not any(prefixes):
         return None

@@ -132,7 +132,7 @@ class Terms:
 NO_TERMS = Terms({})
 
 
-_merged = functools.lru_cache(maxsize=64)(Terms.merged)
+_merged = functools.lru_cache(maxsize=8)(Terms.merged)  # each has all terms of both
 
 
 @contextmanager
