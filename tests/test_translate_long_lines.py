@@ -36,11 +36,11 @@ SENTENCES = DecodingOptions(split="sentences")
 def test_a_long_line_is_split_and_nothing_is_lost(model: Translator, line: str, limit: int) -> None:
     segments = split_line(line, model.tokenizer, DataConfig(max_tokens=limit + 1), SENTENCES)
     assert len(segments) > 1
-    for text, gap in segments:
+    for text, gap, _ in segments:
         assert text.strip()
         assert gap in ("", " ")
         assert len(model.tokenizer.encode(text)) <= limit or len(text) == 1
-    assert "".join("".join(text.split()) for text, _ in segments) == "".join(line.split())
+    assert "".join("".join(part.text.split()) for part in segments) == "".join(line.split())
     assert segments[-1][1] == ""
 
 
@@ -48,7 +48,7 @@ def test_gaps_between_segments_are_kept(model: Translator) -> None:
     """The segments with their gaps are the line again, except the width of its gaps."""
     for line in (LONG[0], LONG[1], JAPANESE):
         joint_text = "".join(
-            text + gap for text, gap in split_line(line, model.tokenizer, DataConfig(max_tokens=21), SENTENCES)
+            part.text + part.gap for part in split_line(line, model.tokenizer, DataConfig(max_tokens=21), SENTENCES)
         )
         assert joint_text.split() == line.split()
 
@@ -56,7 +56,7 @@ def test_gaps_between_segments_are_kept(model: Translator) -> None:
 def test_a_line_is_split_between_sentences_where_possible(model: Translator) -> None:
     def texts(line: str, limit: int) -> list[str]:
         parts = split_line(line, model.tokenizer, DataConfig(max_tokens=limit + 1), SENTENCES)
-        return [text for text, _ in parts]
+        return [part.text for part in parts]
 
     expected = ["a b c d e.", "f g, h i j!", "a b c, d e f g"]
     assert texts("a b c d e. f g, h i j! a b c, d e f g", 12) == expected
@@ -67,9 +67,9 @@ def test_segments_are_translated_one_by_one(model: Translator) -> None:
     line = "a b c d e f. " * 6  # 14 letters and points a time; training saw lines of at most six letters
     whole = model.translate([line, "a b"])
     segments = split_line(line, model.tokenizer, model.config.data, SENTENCES)
-    singly = model.translate([text for text, _ in segments])
+    singly = model.translate([part.text for part in segments])
     assert len(segments) > 1
-    assert whole[0].text == "".join(t.text + gap for t, (_, gap) in zip(singly, segments, strict=True))
+    assert whole[0].text == "".join(t.text + part.gap for t, part in zip(singly, segments, strict=True))
     assert whole[0].score == pytest.approx(sum(t.score for t in singly), abs=1e-4)
     assert whole[0].pieces == sum((t.pieces for t in singly), ())
     assert whole[1].text == "b a"

@@ -50,8 +50,8 @@ from transduce.decoding.segmentation import (
     in_small_letters,
     most_tokens,
     segments_of,
-    starts_of,
     with_tag,
+    without_tag,
 )
 from transduce.decoding.shortlist.backend import ShortlistBackend
 from transduce.decoding.translations import nearest_first, translations_of, without_loops
@@ -171,7 +171,7 @@ class Translator:
         if options.mbr is not None:
             hypotheses = nearest_first(hypotheses, self.tokenizer, options)
         if options.alignment:
-            hypotheses = self._aligned(segments, starts_of(lines, segments, self.tokenizer, options.tag), hypotheses)
+            hypotheses = self._aligned(without_tag(segments, options.tag), hypotheses)
         translations = translations_of(lines, segments, hypotheses, problems, self.tokenizer, of_segments.phrases)
         if self.calibration is None:
             return translations
@@ -300,11 +300,9 @@ class Translator:
             return None
         return align_text(src, tgt, self.tokenizer, self._alignment_weights)
 
-    def _aligned(
-        self, segments: Sequence[Segment], starts: Sequence[int], outputs: Sequence[Sequence[Hypothesis]]
-    ) -> list[list[Hypothesis]]:
-        """Return the outputs for each segment with their alignments. starts: places of the segments in their lines."""
-        return align_outputs(segments, starts, outputs, self.tokenizer, self._alignment_weights)
+    def _aligned(self, segments: Sequence[Segment], outputs: Sequence[Sequence[Hypothesis]]) -> list[list[Hypothesis]]:
+        """Return the outputs for each segment with their alignments."""
+        return align_outputs(segments, outputs, self.tokenizer, self._alignment_weights)
 
     def _alignment_weights(self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[np.ndarray]:
         """Return the weights by which the words of pairs of ids are aligned, with padding: (T,S) of each pair."""

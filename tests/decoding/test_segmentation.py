@@ -80,7 +80,7 @@ def test_early_ends_rank_lower_than_their_score(tokenizer: Tokenizer) -> None:
 
 def test_a_long_sentence_is_cut_at_the_best_break(tokenizer: Tokenizer) -> None:
     def texts(line: str, limit: int) -> list[str]:
-        return [text for text, _ in split_line(line, tokenizer, DataConfig(max_tokens=limit + 1), APART)]
+        return [part.text for part in split_line(line, tokenizer, DataConfig(max_tokens=limit + 1), APART)]
 
     line = "Tom ran, with Mr. Wolf and two big dogs, home. He slept."
     sentence = "Tom ran, with Mr. Wolf and two big dogs, home."
@@ -89,6 +89,19 @@ def test_a_long_sentence_is_cut_at_the_best_break(tokenizer: Tokenizer) -> None:
     assert halves == ["Tom ran, with Mr.", "Wolf and two big dogs, home.", "He slept."]
     assert texts("one two three, four five six", 20) == ["one two three,", "four five six"]
     assert texts("one two three four five six", 20) == ["one two three", "four five six"]
+
+
+def test_a_segment_knows_its_place(tokenizer: Tokenizer) -> None:
+    """Also after a copy of its text in markup, which is no segment, and where a long sentence has no breaks."""
+    tagged = tokenizer.with_tags(["<2de>"])
+    lines = ["<p>\np\n<b>\nb. p b, p.  p", "12\t<a>\ta", "aa" * 30, "<2de> <p>\npp. p"]
+    segments, _ = segments_of(lines, tagged, SHORT, APART)
+    texts = [(lines[s.line], s.start, tagged.split_tag(s.text)[1]) for s in segments]
+    assert all(line[start:].startswith(text) for line, start, text in texts)
+    assert [start for line, start, _ in texts if line == lines[0]] == [4, 10, 22]
+    assert [start for line, start, _ in texts if line == lines[3]] == [10, 14]
+    places = [start for line, start, _ in texts if line == lines[2]]
+    assert len(places) > 1 and [*dict.fromkeys(places)] == places == sorted(places)
 
 
 def test_segments_of_lines(tokenizer: Tokenizer) -> None:
@@ -146,6 +159,7 @@ def parts_of(text: str, options: DecodingOptions = WHOLE, **data: int) -> tuple[
         ("A dog.\n***\n\nA cat.\n---", ["A dog.", "A cat."]),
         ("***\nA dog.", ["A dog."]),
         ("12:30\nA dog.", ["A dog."]),
+        ("<p>\np\n</p>\np", ["p", "p"]),
         ("\n", []),
     ],
 )
@@ -196,9 +210,10 @@ def test_columns_of_a_row_with_digits_are_apart(
     tokenizer: Tokenizer, text: str, expected: list[tuple[str, str]]
 ) -> None:
     data = DataConfig(sentences_per_line=2)
-    assert split_line(text, tokenizer, data, DecodingOptions()) == expected
+    parts = split_line(text, tokenizer, data, DecodingOptions())
+    assert [(part.text, part.gap) for part in parts] == expected
     (whole,) = split_line(text.replace("\n", " "), tokenizer, data, DecodingOptions(split="none"))
-    assert whole == (text.replace("\n", " "), "")
+    assert whole == (text.replace("\n", " "), "", 0)
 
 
 HOSTILE = [" ", "\t", "\n", "\xa0", ". ", "!", ".", '"', "(", "e.g. ", "\u200b", "<", "&a", "5\t"]

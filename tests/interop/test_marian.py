@@ -119,6 +119,12 @@ def test_an_imported_model_translates_and_scores(tmp_path: Path) -> None:
     assert model.tokenizer.tags == [">>fra<<"] and model.tokenizer.target.tags == []
     with_code = [f">>fra<< {line}" for line in LINES[:2]]
     assert model.translate(LINES[:2], tag=">>fra<<") == model.translate(with_code)
+    two = " ".join(LINES[:2])  # a space between a code and a text belongs to neither, also before each sentence
+    options = {"split": "sentences", "alignment": True}
+    assert (
+        model.translate([two], tag=">>fra<<", **options)[0].text
+        == model.translate([f">>fra<< {two}"], **options)[0].text
+    )
     best = model.translate(LINES[:1])[0]
     assert model.score(LINES[:1], [best.text])[0].log_prob < 0
     assert fork_transduce("import", "marian", folder, tmp_path / "model").code == 2

@@ -66,8 +66,9 @@ class SentencePieces(TokenizerLike):
         return SentencePieces(document(*self.sentencepiece_models(), [*self.vocabulary, *tags]))
 
     def split_tag(self, line: str) -> tuple[str, str]:
-        """Return the language code before a line, known or not, and the rest of the line."""
-        return _language_code(line)
+        """Return the language code before a line, known or not, and the rest of the line, without a space between."""
+        code, rest = _language_code(line)
+        return code, rest.removeprefix(" ") if code else rest
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of any ids. Control ids and Marian's <unk> are left out."""

@@ -25,7 +25,7 @@ from transduce.decoding.phrases.segment_constraints import (
 )
 from transduce.decoding.phrases.terms import NO_TERMS, Terms
 from transduce.decoding.running_search import Job, Key, RunningSearch
-from transduce.decoding.segmentation import Segment, in_small_letters, starts_of, with_tag
+from transduce.decoding.segmentation import Segment, in_small_letters, with_tag, without_tag
 from transduce.decoding.translations import (
     is_loop,
     marked,
@@ -35,7 +35,7 @@ from transduce.decoding.translations import (
 )
 from transduce.errors import LineError, UserError
 
-Align = Callable[[Sequence[Segment], Sequence[int], Sequence[Sequence[Hypothesis]]], list[list[Hypothesis]]]
+Align = Callable[[Sequence[Segment], Sequence[Sequence[Hypothesis]]], list[list[Hypothesis]]]
 
 MOST_SEGMENTS = 64  # that are searched at a time; with more a step takes longer, and hardly more is done in a second
 MOST_WAITING = 8  # lines of which segments wait for room, before no further line is taken
@@ -46,7 +46,6 @@ class _Line:
     """A line that is being translated. waiting: segments that are not searched yet. outputs: of finished segments.
 
     loops: segments whose output was a loop; they are searched again, or keep it. kept: its placeholders that stay.
-    starts: places of the segments in the line, for the alignment; None without it.
     """
 
     text: str
@@ -57,7 +56,6 @@ class _Line:
     constraints: Sequence[Constraint | None]  # of each segment
     phrases: Mapping[int, PhraseList]
     kept: KeptLine | None
-    starts: Sequence[int] | None
     waiting: deque[int]
     outputs: dict[int, list[Hypothesis]] = field(default_factory=dict)
     loops: set[int] = field(default_factory=set[int])
@@ -70,7 +68,7 @@ class RunningTranslation(Generic[Key]):
     caller knows a line by its key. The segments of lines that wait for room take turns.
 
     backend_of: returns the backend for a line's options. Lines that are translated at a time share one. align: returns
-    the outputs for segments, which begin at some places of their lines, with their alignments. calibration: of the
+    the outputs for segments with their alignments. calibration: of the
     confidence of a translation; None gives none.
     """
 
@@ -144,8 +142,7 @@ class RunningTranslation(Generic[Key]):
         for i, of_segment in enumerate(of_segments.segments):
             constraints[i] = self._constraint(segments[i], of_segment, settings)
         segments = in_small_letters(segments, self.tokenizer, options, constraints)
-        starts = starts_of([text], segments, self.tokenizer, options.tag) if options.alignment else None
-        given = options, settings, segments, problems, constraints, of_segments.phrases, kept, starts
+        given = options, settings, segments, problems, constraints, of_segments.phrases, kept
         self.lines[key] = _Line(text, *given, deque(range(len(segments))))
         self.beam_size = settings.beam_size
 
@@ -201,8 +198,8 @@ class RunningTranslation(Generic[Key]):
             if line.options.loops == "retry":
                 line.waiting.append(number)
                 return
-        if line.starts is not None:
-            (outputs,) = self.align([line.segments[number]], [line.starts[number]], [outputs])
+        if line.options.alignment:
+            (outputs,) = self.align(without_tag([line.segments[number]], line.options.tag), [outputs])
         line.outputs[number] = marked(outputs) if number in line.loops else outputs
 
     def drop(self, keys: Collection[Key]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 from numbers import Integral
+from typing import NamedTuple
 
 from transduce.config.schema import DataConfig
 from transduce.data.sentences import sentences
@@ -27,16 +28,26 @@ PORTION_LINES, PORTION_CHARACTERS = 1_024, 1 << 18  # encoded at once, because a
 class Segment:
     """A part of line number `line`, its token ids, and the gap between it and the next segment of the line.
 
-    in_capitals: the ids are of the text in small letters, and the output is written in capitals. is_unsplit: it is a
-    whole line, which would be several segments without its constraint.
+    start: the place of its text, without a tag, in the line. in_capitals: the ids are of the text in small
+    letters, and the output is written in capitals. is_unsplit: it is a whole line, which would be several segments
+    without its constraint.
     """
 
     line: int
     text: str
     gap: str
     ids: Sequence[int]
+    start: int = 0
     in_capitals: bool = False
     is_unsplit: bool = False
+
+
+class Part(NamedTuple):
+    """A part of a text to translate. gap: that follows it, before the next part. start: its place in the text."""
+
+    text: str
+    gap: str
+    start: int
 
 
 @dataclass(frozen=True)
@@ -168,42 +179,29 @@ def segments_of(
         tag, text = tokenizer.split_tag(line)
         if is_blank(text):
             continue
+        start = len(line) - len(text)
         if ids is None or len(ids) > MAX_LINE_TOKENS:
             problems[i] = excess(line, ids) or ""
         elif i in whole:
             parts = split_line(text, tokenizer, data, options, has_tag=bool(tag))
             ids = tokenizer.encode(_BREAK.sub(" ", line))
-            segments.append(Segment(i, line, "", ids, is_unsplit=len(parts) > 1))
+            segments.append(Segment(i, line, "", ids, start, is_unsplit=len(parts) > 1))
         elif len(_lines(text, options)) == 1 and _stays_whole(text, len(ids), data, options):
             if not is_copied(text, options):
-                segments.append(Segment(i, line, "", ids))
+                segments.append(Segment(i, line, "", ids, start))
         else:
             before = f"{tag} " if tag else ""
             parts = split_line(text, tokenizer, data, options, has_tag=bool(tag))
-            ids_of_parts = tokenizer.encode_batch([before + part for part, _ in parts])
-            pairs = zip(parts, ids_of_parts, strict=True)
-            segments += [Segment(i, before + part, gap, ids) for (part, gap), ids in pairs]
+            texts = [before + part.text for part in parts]
+            pairs = zip(texts, parts, tokenizer.encode_batch(texts), strict=True)
+            segments += [Segment(i, text, part.gap, ids, start + part.start) for text, part, ids in pairs]
     return segments, problems
 
 
-def starts_of(
-    lines: Sequence[str], segments: Sequence[Segment], tokenizer: TokenizerLike, tag: str | None = None
-) -> list[int]:
-    """Return the place of the text of each segment in its line, in characters.
-
-    tag: tag that is before each line, if the lines of the user have none; places do not count it.
-    """
-    n_skipped = 0 if tag is None else len(tag) + 1
-    starts = list[int]()
-    number, end = -1, 0  # line and end of the segment before
-    for segment in segments:
-        line, text = lines[segment.line], tokenizer.split_tag(segment.text)[1]
-        if segment.line != number:
-            number, end = segment.line, len(line) - len(tokenizer.split_tag(line)[1])
-        start = line.index(text, end)
-        starts.append(start - n_skipped)
-        end = start + len(text)
-    return starts
+def without_tag(segments: Sequence[Segment], tag: str | None) -> Sequence[Segment]:
+    """Return the segments with their places in the lines before `with_tag` put `tag` there."""
+    n_added = 0 if tag is None else len(tag) + 1
+    return [dataclasses.replace(segment, start=segment.start - n_added) for segment in segments]
 
 
 def in_small_letters(
@@ -265,24 +263,28 @@ def _has_letter(text: str) -> bool:
 
 def split_line(
     text: str, tokenizer: TokenizerLike, data: DataConfig, options: DecodingOptions, *, has_tag: bool = False
-) -> list[tuple[str, str]]:
-    """Return the parts of `text` to translate, each with the gap that followed it.
+) -> list[Part]:
+    """Return the parts of `text` to translate.
 
     A gap is "" or " ", or holds line breaks or text to copy; with the parts it is all of the text that is visible,
     except what comes before the first part. data, options: as in `segments_of`. has_tag: each part gets a tag.
     """
-    parts: list[tuple[str, str]] = []
+    parts, end = list[Part](), 0  # end: of the last sentence, in `text`
     pieces, room = _lines(text, options), data.max_tokens - 1 - has_tag
     for line, line_break in zip_longest(pieces[::2], pieces[1::2], fillvalue=""):
         stays_whole = _stays_whole(line, len(tokenizer.encode(line)) + has_tag, data, options)
         for sentence, gap in [(line, "")] if stays_whole else sentences(line):
-            if not is_copied(sentence, options):
-                halves = [(sentence, "")] if stays_whole else _halved(sentence, tokenizer, room)
-                parts += [*halves[:-1], (halves[-1][0], gap)]
-            elif parts:
-                parts[-1] = (parts[-1][0], parts[-1][1] + sentence + gap)
-        if parts:
-            parts[-1] = (parts[-1][0], parts[-1][1] + line_break)
+            start = text.index(sentence, end)
+            end = start + len(sentence)
+            if is_copied(sentence, options):
+                parts[-1:] = [part._replace(gap=part.gap + sentence + gap) for part in parts[-1:]]
+                continue
+            halves = [(sentence, "")] if stays_whole else _halved(sentence, tokenizer, room)
+            for half, gap_of_half in [*halves[:-1], (halves[-1][0], gap)]:
+                start = text.index(half, start)
+                parts.append(Part(half, gap_of_half, start))
+                start += len(half)
+        parts[-1:] = [part._replace(gap=part.gap + line_break) for part in parts[-1:]]
     return parts
 
 

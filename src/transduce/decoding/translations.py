@@ -143,7 +143,7 @@ def translations_of(
         n_best_lists = [hypotheses[j] for j in members[i]]
         has_choice = max(map(len, n_best_lists)) > 1
         combinations = _best_combinations(n_best_lists) if has_choice else zip(*n_best_lists, strict=True)
-        before = text[: text.index(tokenizer.split_tag(of_line[0].text)[1])]
+        before = line[len(line) - len(text) : of_line[0].start]
         best, *others = (_translation(before, of_line, chosen, tokenizer, phrases.get(i)) for chosen in combinations)
         translations.append(dataclasses.replace(best, alternatives=tuple(others)) if others else best)
     return translations

@@ -91,9 +91,9 @@ def align(weights: np.ndarray, source: Sequence[Word], target: Sequence[Word]) -
 def align_text(source: str, target: str, tokenizer: TokenizerLike, weights_of: WeightsOf) -> Alignment | None:
     """Return the alignment of a given translation, or None if it is unknown. A tag of the source is no word of it."""
     _, text = tokenizer.split_tag(source)
-    segment = Segment(0, source, "", tokenizer.encode(source))
+    segment = Segment(0, source, "", tokenizer.encode(source), len(source) - len(text))
     ids = tokenizer.target.encode(target)
-    words = _source_words(segment, len(source) - len(text), tokenizer)
+    words = _source_words(segment, tokenizer)
     translation = words_of(target, ids, tokenizer.target)
     if words is None or translation is None or not _is_short(segment.ids, ids):
         return None
@@ -102,16 +102,12 @@ def align_text(source: str, target: str, tokenizer: TokenizerLike, weights_of: W
 
 def align_outputs(
     segments: Sequence[Segment],
-    starts: Sequence[int],
     outputs: Sequence[Sequence[Hypothesis]],
     tokenizer: TokenizerLike,
     weights_of: WeightsOf,
 ) -> list[list[Hypothesis]]:
-    """Return the outputs for each segment with their alignments. An alignment that is unknown stays None.
-
-    starts: the place of each segment in its line (`segmentation.starts_of`), from which the places of words count.
-    """
-    sources = [_source_words(segment, start, tokenizer) for segment, start in zip(segments, starts, strict=True)]
+    """Return the outputs for each segment with their alignments. An alignment that is unknown stays None."""
+    sources = [_source_words(segment, tokenizer) for segment in segments]
     aligned = [[*hypotheses] for hypotheses in outputs]
     known = [
         (i, j)
@@ -131,7 +127,7 @@ def _is_short(*sides: Sequence[int]) -> bool:
     return max(map(len, sides)) <= MOST_PIECES
 
 
-def _source_words(segment: Segment, start: int, tokenizer: TokenizerLike) -> list[Word] | None:
-    """Return the words of a segment that begins at the place `start` of its line; None if they are unknown."""
+def _source_words(segment: Segment, tokenizer: TokenizerLike) -> list[Word] | None:
+    """Return the words of a segment, with their places in its line; None if they are unknown."""
     words = words_of(tokenizer.split_tag(segment.text)[1], segment.ids, tokenizer)
-    return words and [replace(word, start=word.start + start) for word in words]
+    return words and [replace(word, start=word.start + segment.start) for word in words]
