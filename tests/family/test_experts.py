@@ -2,14 +2,17 @@
 
 import math
 from dataclasses import replace
+from threading import Thread
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from support.hugging_face import TOLERANCE, difference, disturb
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from transduce.config.schema import TrainConfig
 from transduce.family.attention_wrappers import NO_PAST
 from transduce.family.configs import DecoderConfig, LlamaConfig
 from transduce.family.decoder_only import DecoderOnly
@@ -30,6 +33,8 @@ from transduce.family.experts import (
 from transduce.family.feed_forward import GatedFeedForward
 from transduce.family.llama import Llama
 from transduce.family.positions import Rotary
+from transduce.family.tasks.language_model import LanguageModelTask
+from transduce.model.dropout import draw_from
 from transduce.model.transformer import FeedForward
 
 D, N, K = 12, 5, 2
@@ -125,6 +130,22 @@ def test_noise_is_drawn_in_training_only() -> None:
     assert torch.equal(router(x).gates, router(x).gates)
     router.train()
     assert not torch.equal(router(x).gates, router(x).gates)
+
+
+def test_noise_comes_from_the_generator_of_the_thread() -> None:
+    """Threads that train halves of a batch would otherwise draw in turns that differ each time."""
+    router, x, drawn = NoisyTopK(D, N, K), torch.randn(7, D), list[Tensor]()
+
+    def draw() -> None:
+        draw_from(torch.Generator().manual_seed(3))
+        drawn.append(router(x).gates)
+
+    for _ in range(2):
+        torch.randn(5)
+        thread = Thread(target=draw)
+        thread.start()
+        thread.join()
+    assert drawn[0].equal(drawn[1]) and not drawn[0].equal(router(x).gates)
 
 
 def test_noisy_gates_follow_their_equations() -> None:
@@ -296,3 +317,16 @@ def test_switch_is_that_of_hugging_face() -> None:
     expected = module.load_balancing_loss_func(routing.probabilities[None], routing.choices.float().argmax(-1)[None])
     assert balance_loss(routing).item() == pytest.approx(expected.item())
     assert int((routing.gates > 0).sum()) < 15  # the capacity was over
+
+
+def test_a_loss_keeps_no_routing() -> None:
+    """It would keep the values of a micro-batch that did not fit in memory, beside its halves."""
+    sizes: Any = {"d_model": D, "n_layers": 2, "n_heads": 2, "n_experts": N, "router": "top_k", "n_chosen": K}
+    model, task, lines = DecoderOnly(DecoderConfig(vocab_size=30, **sizes)), LanguageModelTask(), [np.arange(4, 9)] * 2
+    batch = task.collate(lines, lines, np.arange(2))
+    task.loss(model, batch, TrainConfig()).backward()
+    assert routings(model) == []
+    model.norm.register_forward_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        task.loss(model, batch, TrainConfig())
+    assert routings(model) == []

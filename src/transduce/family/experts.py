@@ -27,6 +27,7 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from transduce.family.gpt2 import gelu
+from transduce.model.dropout import own_generator
 from transduce.model.transformer import FeedForward
 
 
@@ -80,7 +81,7 @@ class NoisyTopK(TopK):
     def forward(self, x: Tensor) -> Routing:
         """Return the routing of tokens (n,D)."""
         clean, size = self.w_g(x), F.softplus(self.w_noise(x))
-        noisy = clean + torch.randn_like(clean) * size if self.training else clean
+        noisy = clean + _noise_like(clean) * size if self.training else clean
         choices = _highest(noisy, self.k)
         gates = _softmax_over(choices, noisy)
         return Routing(gates, choices, clean.softmax(dim=-1), self.chances(clean, noisy, size).sum(dim=0))
@@ -93,6 +94,11 @@ class NoisyTopK(TopK):
         # The k-th highest score of the other experts: for a chosen expert that is the next one after the k highest.
         threshold = torch.where(_highest(noisy, self.k), best[:, -1:], best[:, -2:-1])
         return torch.special.ndtr((clean - threshold) / size)
+
+
+def _noise_like(scores: Tensor) -> Tensor:
+    """Return normal noise. Threads with halves of a batch draw it from their own generators, as dropout."""
+    return torch.randn(scores.shape, dtype=scores.dtype, device=scores.device, generator=own_generator())
 
 
 class Switch(nn.Module):
@@ -205,6 +211,13 @@ def experts(router: TopK | Switch, d_ff: int) -> Experts:
 def routings(model: nn.Module) -> list[Routing]:
     """Return the routing of the last call of each layer."""
     return [part.routing for part in model.modules() if isinstance(part, Experts) and part.routing is not None]
+
+
+def forget_routings(model: nn.Module) -> None:
+    """Free what the routing of the last call keeps in memory: all values of the layers before, for the gradient."""
+    for part in model.modules():
+        if isinstance(part, Experts):
+            part.routing = None
 
 
 # ---- losses ------------------------------------------------------------------------------------------------------

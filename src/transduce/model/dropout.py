@@ -31,6 +31,11 @@ def draw_from(generator: torch.Generator) -> None:
     _SOURCE.generator = generator
 
 
+def own_generator() -> torch.Generator | None:
+    """Return the generator of this thread for draws on a CPU; None: torch's global one."""
+    return _SOURCE.generator
+
+
 class Dropout(nn.Module):
     """Dropout like nn.Dropout: (...) -> (...), with a new mask at each call in training mode.
 

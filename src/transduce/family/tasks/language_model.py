@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transduce.config.schema import Config, TrainConfig
 from transduce.data.batches import Batch, collate
 from transduce.data.vocabulary import TokenizerLike
-from transduce.family.experts import router_loss, routings
+from transduce.family.experts import forget_routings, router_loss, routings
 from transduce.family.tasks.text_scores import check_lines, score_lines
 from transduce.family.text_model import TextModel
 from transduce.model.build import build
@@ -42,11 +42,14 @@ class LanguageModelTask:
         check_lines([line for line, _ in pairs], tokenizer, longest, names[0])
 
     def loss(self, model: TextModel, batch: Batch, config: TrainConfig) -> Tensor:
-        loss = summed_loss(next_token_outputs, model, batch, config.label_smoothing, config.precision, config.rdrop)
-        if layers := routings(model):
-            balance = router_loss(layers) * batch.tgt_mask.sum()
-            loss = loss + (balance - balance.detach())  # the log has only the loss of the tokens
-        return loss
+        try:
+            loss = summed_loss(next_token_outputs, model, batch, config.label_smoothing, config.precision, config.rdrop)
+            if layers := routings(model):
+                balance = router_loss(layers) * batch.tgt_mask.sum()
+                loss = loss + (balance - balance.detach())  # the log has only the loss of the tokens
+            return loss
+        finally:
+            forget_routings(model)  # a batch for which memory does not suffice would stay beside its halves
 
     def evaluate(
         self, model: TextModel, config: Config, tokenizer: TokenizerLike, pairs: Sequence[tuple[str, str]]
