@@ -42,7 +42,7 @@ class Segment:
     is_unsplit: bool = False
 
 
-class Part(NamedTuple):
+class LinePart(NamedTuple):
     """A part of a text to translate. gap: that follows it, before the next part. start: its place in the text."""
 
     text: str
@@ -263,13 +263,13 @@ def _has_letter(text: str) -> bool:
 
 def split_line(
     text: str, tokenizer: TokenizerLike, data: DataConfig, options: DecodingOptions, *, has_tag: bool = False
-) -> list[Part]:
+) -> list[LinePart]:
     """Return the parts of `text` to translate.
 
     A gap is "" or " ", or holds line breaks or text to copy; with the parts it is all of the text that is visible,
     except what comes before the first part. data, options: as in `segments_of`. has_tag: each part gets a tag.
     """
-    parts, end = list[Part](), 0  # end: of the last sentence, in `text`
+    parts, end = list[LinePart](), 0  # end: of the last sentence, in `text`
     pieces, room = _lines(text, options), data.max_tokens - 1 - has_tag
     for line, line_break in zip_longest(pieces[::2], pieces[1::2], fillvalue=""):
         stays_whole = _stays_whole(line, len(tokenizer.encode(line)) + has_tag, data, options)
@@ -282,7 +282,7 @@ def split_line(
             halves = [(sentence, "")] if stays_whole else _halved(sentence, tokenizer, room)
             for half, gap_of_half in [*halves[:-1], (halves[-1][0], gap)]:
                 start = text.index(half, start)
-                parts.append(Part(half, gap_of_half, start))
+                parts.append(LinePart(half, gap_of_half, start))
                 start += len(half)
         parts[-1:] = [part._replace(gap=part.gap + line_break) for part in parts[-1:]]
     return parts
