@@ -25,6 +25,7 @@ from transduce.decoding.batched_search import search_all
 from transduce.decoding.cpu_layers import Precision
 from transduce.decoding.cuda_graphs import CudaGraphTransformer, checked_cuda_graphs
 from transduce.decoding.rows import Rows
+from transduce.decoding.shortlist.learning import learn_shortlist
 from transduce.model import devices
 from transduce.model.fused import fused
 from transduce.model.transformer import Transformer, mixed_precision
@@ -300,6 +301,18 @@ def test_phrases_are_in_a_translation(precision: str) -> None:
             check(translation, constraint)
     (translation,) = translator.translate(["a b c"], terms={"b": "schön"}, beam_size=4)
     assert has(translation.text, "schön") or translation.unmet
+
+
+@pytest.mark.parametrize("options", [{"constraints": CONSTRAINTS}, {"prefixes": ["the"] * len(LINES)}, {}], ids=str)
+def test_a_search_with_a_shortlist_equals_the_cpu(options: dict[str, Any]) -> None:
+    loaded = random_model(replace(CONFIG, vocab_size=None))
+    ids, size = loaded.tokenizer.encode_batch(LINES), loaded.tokenizer.vocab_size
+    loaded = replace(loaded, shortlist=learn_shortlist(ids, ids, size, size, n_candidates=3, n_common=9))
+    on_gpu = replace(loaded, model=copy.deepcopy(loaded.model).to(GPU))
+    of_both = [
+        Translator([model]).translate(LINES, shortlist=True, beam_size=4, **options) for model in (loaded, on_gpu)
+    ]
+    assert [t.text for t in of_both[0]] == [t.text for t in of_both[1]]
 
 
 def test_a_recorded_decoding_step_does_not_wait() -> None:

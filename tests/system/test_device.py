@@ -32,7 +32,7 @@ from transduce.studies.schedule import _environments
 from transduce.train import TranslationTask
 from transduce.training.gradients import Gradients
 from transduce.training.notices import slow_precision
-from transduce.training.run import Run
+from transduce.training.run import Run, _has_room
 from transduce.training.state import TrainingState
 from transduce.training.task import task_of
 from transduce.training.weights import weights
@@ -73,11 +73,23 @@ def test_a_sharded_run_evaluates_on_the_cpu(toy: Toy, tmp_path: Path) -> None:
     assert run.evaluate(weights(loaded.model))["bleu"] >= 0
 
 
+@pytest.mark.parametrize(("free", "peak", "expected"), [(60, 40, True), (60, 90, False), (40, 10, False)])
+def test_the_model_of_an_evaluation_stays_only_where_a_step_has_room(
+    free: int, peak: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recording gives back memory that the next training step needs, so what is free now says too little."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 100))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: peak)
+    assert _has_room(torch.device("cuda")) == expected and not _has_room(torch.device("cpu"))
+
+
 @pytest.mark.parametrize("is_supported", [True, False])
 def test_bf16_is_the_fastest_only_on_a_gpu_that_has_it(is_supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: is_supported)
+    """The GPU that computes is asked, and not another one of the machine."""
+    capabilities = {torch.device("cuda:1"): (7, 5)} | ({torch.device("cuda:0"): (8, 0)} if is_supported else {})
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capabilities.get(device, (7, 5)))
     monkeypatch.setattr(devices, "_name", lambda: "cuda:0")
-    assert fastest_precision(torch.device("cuda"), []) == ("bf16" if is_supported else "fp32")
+    assert fastest_precision(torch.device("cuda:0"), []) == ("bf16" if is_supported else "fp32")
     assert len(slow_precision("bf16")) == (not is_supported)
     monkeypatch.setattr(devices, "device", lambda: torch.device("cuda:0"))
     assert devices.training_precision() == ("bf16" if is_supported else "fp32")

@@ -38,4 +38,12 @@ class Prefetch:
 
     def _next(self) -> Step:
         batches, position = next(self._stream)
-        return [batch.pin_memory() for batch in batches] if self._is_pinned else batches, position
+        return [*map(_pinned, batches)] if self._is_pinned else batches, position
+
+
+def _pinned(batch: Batch) -> Batch:
+    """Return the batch in pinned memory; in usual memory where the system, such as WSL, pins no more."""
+    try:
+        return batch.pin_memory()
+    except RuntimeError:
+        return batch

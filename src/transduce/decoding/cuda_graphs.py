@@ -137,13 +137,13 @@ class CudaGraphTransformer(Searchable):
             return
         if any(before[0] != now[0] for before, now in zip(self.versions, versions, strict=True)):
             self._drop_recordings()
-        self.versions = versions
         kernels = GpuKernels(self.dtype, self.device)
         CpuTransformer(self.model, self.precision, kernels)
         self.positions.copy_(self.model.positions(0, len(self.positions)))
         for old, new in zip(self.kernels.linears, kernels.linears, strict=True):
             old.weight.copy_(new.weight)
             old.bias.copy_(new.bias)
+        self.versions = versions  # not before: memory may not suffice for the copies
 
     # ---- the source ----------------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ def has_fast_bf16(device: torch.device) -> bool:
     in bf16 as in fp32 (matrices of 128 and 256 rows, on an AMD EPYC with AVX2).
     """
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
     return device.type == "cpu" and HAS_ONEDNN and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 

@@ -1,5 +1,6 @@
 """A prepared run: all that stays the same while it trains."""
 
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,12 +59,18 @@ class Run:
         }
         if _has_room(device):
             self.models.append(model)
+        elif device.type == "cuda":
+            del model
+            gc.collect()  # a model with recorded steps refers to itself
         return scores
 
 
 def _has_room(device: torch.device) -> bool:
-    """Return True for a GPU with half of its memory free."""
+    """Return True for a GPU with half of its memory free, also in a training step.
+
+    What is free now is not enough to know: before torch records steps, it gives back what the training will need.
+    """
     if device.type != "cuda":
         return False
     free, total = torch.cuda.mem_get_info(device)
-    return free > total / 2
+    return min(free, total - torch.cuda.max_memory_allocated(device)) > total / 2

@@ -63,7 +63,7 @@ class _RowLists:
 
     def __getitem__(self, rows: Tensor) -> "_RowLists":
         """Return the shortlists of `rows`."""
-        return _RowLists(self.lists, self.list_of_row[rows])
+        return _RowLists(self.lists, self.list_of_row[rows.to(self.list_of_row.device)])
 
     def keep(self, sentences: Tensor) -> "_RowLists":
         """Return the same rows without the shortlists of other sentences. sentences: the sentences that have rows."""
