@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 from support.toy_task import toy_lines, write_pairs
-from support.trainings import CONFIG, act_at_step, assert_same, checkpoint_steps, replace_scores, train, with_train
+from support.trainings import (
+    CONFIG,
+    act_at_step,
+    assert_same,
+    checkpoint_steps,
+    everything,
+    replace_scores,
+    train,
+    with_train,
+)
 
 import transduce
 from transduce.config.recipes import RECIPES, auto
@@ -222,6 +231,35 @@ def test_an_interrupted_longer_training_keeps_the_finished_model(
     train("auto", **request)
     assert checkpoint_steps(finished)[-1] == 56
     assert (finished / "model" / "model.safetensors").read_bytes() != weights
+
+
+def test_a_refused_request_for_more_time_removes_nothing(finished: Path, text: tuple[Path, Path]) -> None:
+    """The same request without the mistake then has its time."""
+    request: dict[str, Any] = {"train": text, "valid": list(text), "out": finished, "resume": True}
+    request["more_minutes"] = minutes_for(finished, 40.5)
+    names = ["config.json", "log.jsonl", "checkpoints", "model"]
+    before = [everything(finished / name) for name in names]
+    with pytest.raises(UserError, match=r"expected the configuration that the run started with:\n  model.dropout"):
+        train("auto", **request, settings=["model.dropout=0.3"])
+    original = text[1].read_text(encoding="utf-8")
+    text[1].write_text(original.replace("a", "b"), encoding="utf-8")
+    with pytest.raises(UserError, match="expected the text and the weight that .* started with"):
+        train("auto", **request)
+    assert [everything(finished / name) for name in names] == before
+    text[1].write_text(original, encoding="utf-8")
+    train("auto", **request)
+    assert checkpoint_steps(finished)[-1] == 56
+
+
+def test_no_later_checkpoint_goes_if_the_one_before_the_fall_is_damaged(
+    finished: Path, text: tuple[Path, Path]
+) -> None:
+    steps = checkpoint_steps(finished)
+    for path in checkpoints(finished)[: steps.index(16) + 1]:
+        (path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="expected an undamaged checkpoint up to step 16; start a new run"):
+        train("auto", train=text, valid=list(text), out=finished, resume=True, more_minutes=minutes_for(finished, 40.5))
+    assert checkpoint_steps(finished) == steps
 
 
 def test_less_time_than_the_fall_took_is_refused(finished: Path, text: tuple[Path, Path]) -> None:

@@ -175,7 +175,7 @@ def prepare(request: TrainRequest, task: Task[Any]) -> tuple[Run, TrainingState]
     """
     valid_names, old_names = request.evaluation_names()
     with distributed.leader_first():
-        checkpoint, lines = run_folder.find_run(request.out) if request.resume else (None, [])
+        checkpoint, lines = run_folder.find_run(request.out, request.back_to) if request.resume else (None, [])
         parent = model_to_start_from(request)
         valid_pairs = list(read_pairs(request.valid_corpus))
         old_pairs = list(read_pairs(request.old_corpus)) if request.old_corpus else []
@@ -211,7 +211,7 @@ def prepare(request: TrainRequest, task: Task[Any]) -> tuple[Run, TrainingState]
     record["valid_files"] = [printable(path) for path in request.valid]
     state = TrainingState(model.to(devices.device()), config.train, record)
     if checkpoint:
-        lines += run_folder.resume(request, state, checkpoint)
+        lines += run_folder.resume(request, config, state, checkpoint)
     lines += [*notices.start(config, batches, model, state.counters.step), *notices.frozen(state)]
     if distributed.is_leader():
         lines += notices.texts(batches, valid_pairs, valid_names[0], is_from_model=request.start_from is not None)

@@ -84,6 +84,7 @@ def test_the_newest_undamaged_checkpoint(tmp_path: Path) -> None:
     paths = [save_checkpoint(tmp_path, random_checkpoint(step)) for step in (5, 10, 15)]
     assert checkpoints(tmp_path) == paths
     assert newest_checkpoint(tmp_path) == (paths[2], [])
+    assert newest_checkpoint(tmp_path, until=14) == (paths[1], [])
     damage(paths[2] / "optimizer.safetensors")
     newest = newest_checkpoint(tmp_path)
     assert newest is not None and newest[0] == paths[1]
@@ -96,6 +97,8 @@ def test_the_newest_undamaged_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="expected an undamaged checkpoint; start a new run with .* --out") as caught:
         newest_checkpoint(tmp_path)
     assert all(path.name in str(caught.value) for path in paths)
+    with pytest.raises(UserError, match="expected an undamaged checkpoint up to step 5; start a new run"):
+        newest_checkpoint(tmp_path, until=5)
 
 
 def test_a_file_of_another_step_is_detected(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.errors import UserError
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_folder import load_model
-from transduce.storage.run_folder import average_run, claim, find_run, run_tokenizer
+from transduce.storage.run_folder import average_run, claim, find_run, run_tokenizer, write_config
 
 # ---- changes of a file -------------------------------------------------------------------------------------------
 
@@ -147,6 +147,7 @@ def check_that_the_configuration_is_refused(runs: Runs) -> None:
         is_same = False
     if is_same:
         claim(runs.out, config, tokenizer, [])
+        write_config(runs.out, config)
         assert path.read_bytes() == to_json(config).encode()
         return
     with pytest.raises((UserError, FileNotFoundError), match="config.json|configuration that the run started with"):

@@ -91,13 +91,15 @@ def checkpoints(run: Path) -> list[Path]:
     return sorted(paths, key=step_of)
 
 
-def newest_checkpoint(run: Path) -> tuple[Path, list[str]] | None:
+def newest_checkpoint(run: Path, until: int | None = None) -> tuple[Path, list[str]] | None:
     """Return the newest undamaged checkpoint of `run`, and a problem for each newer one that is damaged.
 
-    Returns None if the run has no checkpoint. Raises UserError if all its checkpoints are damaged.
+    until: ignore checkpoints of later steps; None uses all. Returns None if the run has no checkpoint. Raises UserError
+    if all its checkpoints are damaged.
     """
     problems: list[str] = []
-    for path in reversed(checkpoints(run)):
+    paths = checkpoints(run)
+    for path in reversed([path for path in paths if until is None or step_of(path) <= until]):
         try:
             check_folder(path)
             load_state(path)
@@ -106,7 +108,8 @@ def newest_checkpoint(run: Path) -> tuple[Path, list[str]] | None:
         else:
             return path, problems
     if problems:
-        lines = [f"{run}: expected an undamaged checkpoint; start a new run with another --out:", *problems]
+        where = "" if until is None else f" up to step {until:,}"
+        lines = [f"{run}: expected an undamaged checkpoint{where}; start a new run with another --out:", *problems]
         raise UserError("\n  ".join(lines))
     return None
 

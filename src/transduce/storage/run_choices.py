@@ -18,7 +18,7 @@ from transduce.data.text_size import measure
 from transduce.errors import UserError
 from transduce.model import devices
 from transduce.model.cpu_backend import has_fast_bf16
-from transduce.storage.checkpoints import before_decay, checkpoints, drop_checkpoints_after, load_state, step_of
+from transduce.storage.checkpoints import before_decay, checkpoints, load_state, step_of
 from transduce.storage.model_folder import load_config
 from transduce.storage.run_request import TrainRequest, with_precision
 from transduce.training import distributed
@@ -167,8 +167,8 @@ def _with_more_time(request: TrainRequest, print_lines: Callable[[list[str]], No
     """Return a request for a run with more steps, if the run in `request.out` is finished; otherwise `request`.
 
     The run goes back to the checkpoint before its learning rate fell: what came later is learned again, with a higher
-    rate for longer. RUN/model stays until the end. Raises UserError if there is no such checkpoint, or if the time is
-    shorter than the fall was.
+    rate for longer. The later checkpoints stay until the training begins, and RUN/model until its end. Raises UserError
+    if there is no such checkpoint, or if the time is shorter than the fall was.
     """
     assert request.more_minutes is not None
     given = f"--minutes={request.more_minutes:g}"
@@ -195,11 +195,8 @@ def _with_more_time(request: TrainRequest, print_lines: Callable[[list[str]], No
             "fell; give more"
         )
     print_lines([f"back to step {start:,}, before the learning rate fell; now {steps:,} steps"])
-    with distributed.leader_first():
-        if distributed.is_leader():
-            drop_checkpoints_after(request.out, start)
     decay_steps = min(steps - start, round(auto.DECAY * steps))
     train = dataclasses.replace(train, max_steps=steps, decay_steps=decay_steps)
     allowed = [*request.allow_change, "train.max_steps", "train.decay_steps"]
     chosen = dataclasses.replace(request.config, train=train)
-    return dataclasses.replace(request, chosen=chosen, allow_change=allowed)
+    return dataclasses.replace(request, chosen=chosen, allow_change=allowed, back_to=start)

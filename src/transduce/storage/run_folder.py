@@ -67,12 +67,12 @@ def exclusive(out: Path) -> Iterator[None]:
 # ---- resuming ----------------------------------------------------------------------------------------------------
 
 
-def find_run(out: Path) -> tuple[Path | None, list[str]]:
-    """Return the newest undamaged checkpoint, or None, and a warning about each newer one that is damaged.
+def find_run(out: Path, until: int | None = None) -> tuple[Path | None, list[str]]:
+    """Return the newest undamaged checkpoint, None if there is none at all, and a warning about each damaged newer one.
 
-    None: the run has no checkpoint. Raises UserError if all its checkpoints are damaged.
+    until: ignore checkpoints of later steps; None uses all. Raises UserError if all checkpoints are damaged.
     """
-    newest = newest_checkpoint(out)
+    newest = newest_checkpoint(out, until)
     if newest is None:
         return None, []
     path, problems = newest
@@ -133,12 +133,15 @@ def _wrong_file(file: Path, checkpoint: Path, remedy: str = "use another copy") 
     return UserError(f"{file}: expected the file that {checkpoint} was trained with, but {problem}; {remedy}")
 
 
-def resume(request: TrainRequest, state: TrainingState, path: Path) -> list[str]:
-    """Restore `state` from the checkpoint in `path`, and remove the later checkpoints, which are damaged.
+def resume(request: TrainRequest, config: Config, state: TrainingState, path: Path) -> list[str]:
+    """Restore `state` from the checkpoint in `path`, remove the later checkpoints, and write the new configuration.
+
+    The later checkpoints are damaged, or the run goes back to have more steps. They go first: the new configuration
+    would take them for the middle of its training.
 
     Returns a warning if this program may round differently from the one that wrote the checkpoint, and the new best
-    step if `train.best_by` has changed. Raises UserError if a text has changed since, or the model that the loss
-    compares with.
+    step if `train.best_by` has changed. Raises UserError, before it removes anything, if a text has changed since, or
+    the model that the loss compares with.
     """
     checkpoint = load_checkpoint(path)
     for name, key in state.record["texts"].items():
@@ -151,6 +154,7 @@ def resume(request: TrainRequest, state: TrainingState, path: Path) -> list[str]
     state.restore(checkpoint, path)
     if distributed.is_leader():
         drop_checkpoints_after(request.out, state.counters.step)
+        write_config(request.out, config)
     lines = _rounding_difference(checkpoint.state["made_with"], state.record["made_with"])
     if state.choose_best(evaluations(request.out), [step_of(path) for path in checkpoints(request.out)]):
         best = "no step" if state.counters.best_step is None else f"step {state.counters.best_step:,}"
@@ -173,19 +177,24 @@ def claim(out: Path, config: Config, tokenizer: TokenizerLike, allow_change: Seq
 
     Removes the temporary files of interrupted sessions.
 
-    allow_change: keys in which the configuration may differ; config.json then gets the new values. Raises UserError
+    allow_change: keys in which the configuration may differ; `resume` then writes the new values. Raises UserError
     if another key differs.
     """
-    path = out / "config.json"
-    if checkpoints(out):
+    has_run = bool(checkpoints(out))
+    if has_run:
         _check_changes(out, run_config(out), config, allow_change)
-        remove_unfinished(out, RUN_FILES)
-        if path.read_bytes() != to_json(config).encode():
-            write_file(path, to_json(config).encode())
-        return
     remove_unfinished(out, RUN_FILES)
-    write_file(path, to_json(config).encode())  # the first file: it marks the folder as a run
-    write_file(out / "tokenizer.json", tokenizer.to_json().encode())
+    if not has_run:
+        write_config(out, config)  # the first file: it marks the folder as a run
+        write_file(out / "tokenizer.json", tokenizer.to_json().encode())
+
+
+def write_config(out: Path, config: Config) -> None:
+    """Write config.json unless it has this content."""
+    path = out / "config.json"
+    content = to_json(config).encode()
+    if not path.exists() or path.read_bytes() != content:
+        write_file(path, content)
 
 
 def _check_changes(out: Path, old: Config, new: Config, allow_change: Sequence[str]) -> None:

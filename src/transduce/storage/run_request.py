@@ -60,7 +60,8 @@ class TrainRequest:
     tracker: a program that gets the numbers of each report, too; None: none. shard: each rank keeps only a part of
     weights, gradients, moments and moving average, for a model that does not fit into one GPU; a checkpoint does not
     depend on it.
-    chosen, held_out: what `storage.run_choices` fills in for what was left open.
+    chosen, held_out: what `storage.run_choices` fills in for what was left open. back_to: the step before the next one
+    of a finished run that gets more steps; None: that of the newest checkpoint.
     Raises UserError for an argument of a wrong type.
     """
 
@@ -79,6 +80,7 @@ class TrainRequest:
     more_minutes: float | None = None
     chosen: Config | None = None
     held_out: HeldOut | None = None
+    back_to: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.recipe, str | Config):
