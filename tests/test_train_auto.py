@@ -251,6 +251,15 @@ def test_a_refused_request_for_more_time_removes_nothing(finished: Path, text: t
     assert checkpoint_steps(finished)[-1] == 56
 
 
+@pytest.mark.parametrize("name", ["state.json", "model.safetensors"])
+def test_a_damaged_last_checkpoint_does_not_hinder_more_time(name: str, finished: Path, text: tuple[Path, Path]) -> None:
+    """The run goes back to an earlier one."""
+    minutes = minutes_for(finished, 40.5)
+    (checkpoints(finished)[-1] / name).write_bytes(b"")
+    train("auto", train=text, valid=list(text), out=finished, resume=True, more_minutes=minutes)
+    assert checkpoint_steps(finished)[-1] > 32
+
+
 def test_no_later_checkpoint_goes_if_the_one_before_the_fall_is_damaged(
     finished: Path, text: tuple[Path, Path]
 ) -> None:

@@ -173,8 +173,7 @@ def _with_more_time(request: TrainRequest, print_lines: Callable[[list[str]], No
     assert request.more_minutes is not None
     given = f"--minutes={request.more_minutes:g}"
     train = request.config.train
-    state = load_state(checkpoints(request.out)[-1])
-    if state["step"] < train.max_steps:
+    if step_of(checkpoints(request.out)[-1]) < train.max_steps:
         print_lines([f"{given}: the run is not finished, and keeps its {train.max_steps:,} steps"])
         return request
     every = train.evaluate_every_steps
@@ -186,6 +185,7 @@ def _with_more_time(request: TrainRequest, print_lines: Callable[[list[str]], No
             "lacks; give more steps: --set train.max_steps=N --allow-change train.max_steps"
         )
     start = step_of(path)
+    state = _newest_state(request.out)
     minutes_per_step = state["seconds"] / state["step"] / 60
     steps = start + int(request.more_minutes / minutes_per_step) // every * every
     if steps <= train.max_steps:
