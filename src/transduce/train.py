@@ -18,7 +18,7 @@ from transduce.config.schema import Config, TrainConfig
 from transduce.config.validation import as_path, as_text_files
 from transduce.console import printable
 from transduce.data.batches import Batch, Batches, Share, collate
-from transduce.data.corpora import Corpus, corpus_sha256, read_pairs
+from transduce.data.corpora import Corpus, corpus_sha256, read_pairs, training_text
 from transduce.data.overlap import cached_overlap
 from transduce.data.prefetch import Prefetch
 from transduce.data.token_store import open_store
@@ -37,7 +37,7 @@ from transduce.storage.model_card import model_card
 from transduce.storage.model_folder import LoadedModel, load_model, save_model
 from transduce.storage.more_tags import check_new_tags
 from transduce.storage.run_log import RunLog, evaluations
-from transduce.storage.run_request import TrainRequest, training_text
+from transduce.storage.run_request import TrainRequest
 from transduce.storage.tensors import Tensors
 from transduce.storage.trackers import TrackerName
 from transduce.training import distributed, notices, sharding

@@ -7,12 +7,15 @@ a folder of parquet or arrow files        as Hugging Face's save_to_disk writes 
 hf:OWNER/SET/de-en/train-*.parquet        files of a dataset at Hugging Face, downloaded and kept in its own cache
 """
 
+import dataclasses
 import glob
 import importlib
+import reprlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
+from transduce.config.validation import TEXT_FILE, as_path
 from transduce.console import printable
 from transduce.data import text
 from transduce.data.compression import compression_format
@@ -69,6 +72,22 @@ def _number(word: str) -> float | None:
         return float(word)
     except ValueError:
         return None
+
+
+def training_text(src: object, tgt: object) -> Sequence[Corpus]:
+    """Return the arguments `src` and `tgt` of `fit` as corpora. Raises UserError for other values, such as lines."""
+    if isinstance(src, list | tuple) and all(isinstance(corpus, Corpus) for corpus in src):
+        if tgt is not None:
+            raise UserError(f"tgt={reprlib.repr(tgt)}: must not be set with corpora in src; leave it out")
+        return [_with_paths(corpus, f"src[{i}].") for i, corpus in enumerate(src)]
+    path = as_path("src", src, f"a list of Corpus, or {TEXT_FILE}")
+    return [Corpus(path, None if tgt is None else as_path("tgt", tgt, TEXT_FILE))]
+
+
+def _with_paths(corpus: Corpus, name: str) -> Corpus:
+    """Return a corpus whose files are paths. name: begins the names of its fields, for messages."""
+    tgt = None if corpus.tgt is None else as_path(f"{name}tgt", corpus.tgt, TEXT_FILE)
+    return dataclasses.replace(corpus, src=as_path(f"{name}src", corpus.src, TEXT_FILE), tgt=tgt)
 
 
 def as_corpora(train: tuple[Path, Path] | Sequence[Corpus]) -> list[Corpus]:

@@ -16,7 +16,7 @@ from transduce.config.kinds import TASKS
 from transduce.config.overrides import inherit, without_effect
 from transduce.config.recipes import configure
 from transduce.config.schema import Config
-from transduce.config.validation import TEXT_FILE, as_path, validate
+from transduce.config.validation import validate
 from transduce.console import printable
 from transduce.data import corpora
 from transduce.data.corpora import Corpus
@@ -337,22 +337,6 @@ class TrainRequest:
         """Return the names of training text, validation text, and the model that a loss compares with, for messages."""
         names = {"train": "; ".join(corpus.name for corpus in self.given_corpora), "valid": self.valid_corpus.name}
         return {**names, "reference": f"--from={self.start_from}"}
-
-
-def training_text(src: object, tgt: object) -> Sequence[Corpus]:
-    """Return the arguments `src` and `tgt` of `fit` as corpora. Raises UserError for other values, such as lines."""
-    if isinstance(src, list | tuple) and all(isinstance(corpus, Corpus) for corpus in src):
-        if tgt is not None:
-            raise UserError(f"tgt={reprlib.repr(tgt)}: must not be set with corpora in src; leave it out")
-        return [_with_paths(corpus, f"src[{i}].") for i, corpus in enumerate(src)]
-    path = as_path("src", src, f"a list of Corpus, or {TEXT_FILE}")
-    return [Corpus(path, None if tgt is None else as_path("tgt", tgt, TEXT_FILE))]
-
-
-def _with_paths(corpus: Corpus, name: str) -> Corpus:
-    """Return a corpus whose files are paths. name: begins the names of its fields, for messages."""
-    tgt = None if corpus.tgt is None else as_path(f"{name}tgt", corpus.tgt, TEXT_FILE)
-    return dataclasses.replace(corpus, src=as_path(f"{name}src", corpus.src, TEXT_FILE), tgt=tgt)
 
 
 def with_precision(config: Config, precision: str) -> Config:
