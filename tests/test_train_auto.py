@@ -218,6 +218,23 @@ def test_a_finished_run_continues_from_before_the_fall(finished: Path, text: tup
     assert_same(finished, tmp_path / "longer")
 
 
+def test_more_time_counts_more_than_the_steps_of_the_first_command(
+    finished: Path, text: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """This also holds when the longer training is interrupted, and the command repeated."""
+    request: dict[str, Any] = {"train": text, "valid": list(text), "out": finished, "resume": True}
+    request |= {"minutes": 1.0, "settings": ["train.max_steps=32", "train.decay_steps=16"]}
+    act_at_step(monkeypatch, 40, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    train(CONFIG, **request, more_minutes=minutes_for(finished, 40.5))
+    assert "no effect of --set train.max_steps=32 --set train.decay_steps=16" in capsys.readouterr().err
+    monkeypatch.undo()
+    request["settings"] = ["train.max_steps=20"]  # fewer than the steps of the fall
+    train(CONFIG, **request, more_minutes=1.0)
+    assert "the run is not finished, and keeps its 56 steps" in capsys.readouterr().err
+    config = run_folder.run_config(finished)
+    assert (checkpoint_steps(finished)[-1], config.train.decay_steps) == (56, 28)
+
+
 def test_an_interrupted_longer_training_keeps_the_finished_model(
     finished: Path, text: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,7 +269,9 @@ def test_a_refused_request_for_more_time_removes_nothing(finished: Path, text: t
 
 
 @pytest.mark.parametrize("name", ["state.json", "model.safetensors"])
-def test_a_damaged_last_checkpoint_does_not_hinder_more_time(name: str, finished: Path, text: tuple[Path, Path]) -> None:
+def test_a_damaged_last_checkpoint_does_not_hinder_more_time(
+    name: str, finished: Path, text: tuple[Path, Path]
+) -> None:
     """The run goes back to an earlier one."""
     minutes = minutes_for(finished, 40.5)
     (checkpoints(finished)[-1] / name).write_bytes(b"")

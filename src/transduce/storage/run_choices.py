@@ -20,7 +20,7 @@ from transduce.model import devices
 from transduce.model.cpu_backend import has_fast_bf16
 from transduce.storage.checkpoints import before_decay, checkpoints, load_state, step_of
 from transduce.storage.model_folder import load_config
-from transduce.storage.run_request import TrainRequest, with_precision
+from transduce.storage.run_request import OF_THE_TIME, TrainRequest, with_precision
 from transduce.training import distributed
 from transduce.training.trial import run_trial
 
@@ -172,6 +172,10 @@ def _with_more_time(request: TrainRequest, print_lines: Callable[[list[str]], No
     """
     assert request.more_minutes is not None
     given = f"--minutes={request.more_minutes:g}"
+    if replaced := request.replaced_settings:
+        print_lines([f"{given}: no effect of --set {' --set '.join(replaced)}: the run has its own steps"])
+        settings = [setting for setting in request.settings if setting not in replaced]
+        request = dataclasses.replace(request, settings=settings)
     train = request.config.train
     if step_of(checkpoints(request.out)[-1]) < train.max_steps:
         print_lines([f"{given}: the run is not finished, and keeps its {train.max_steps:,} steps"])
@@ -182,7 +186,7 @@ def _with_more_time(request: TrainRequest, print_lines: Callable[[list[str]], No
     if path is None:
         raise UserError(
             f"{given}: expected a run with a checkpoint from before its learning rate fell to 0, which {request.out} "
-            "lacks; give more steps: --set train.max_steps=N --allow-change train.max_steps"
+            "lacks; leave it out, and give more steps: --set train.max_steps=N --allow-change train.max_steps"
         )
     start = step_of(path)
     state = _newest_state(request.out)
@@ -197,6 +201,6 @@ def _with_more_time(request: TrainRequest, print_lines: Callable[[list[str]], No
     print_lines([f"back to step {start:,}, before the learning rate fell; now {steps:,} steps"])
     decay_steps = min(steps - start, round(auto.DECAY * steps))
     train = dataclasses.replace(train, max_steps=steps, decay_steps=decay_steps)
-    allowed = [*request.allow_change, "train.max_steps", "train.decay_steps"]
+    allowed = [*request.allow_change, *OF_THE_TIME]
     chosen = dataclasses.replace(request.config, train=train)
     return dataclasses.replace(request, chosen=chosen, allow_change=allowed, back_to=start)

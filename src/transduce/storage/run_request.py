@@ -16,7 +16,7 @@ from transduce.config.kinds import TASKS
 from transduce.config.overrides import inherit, without_effect
 from transduce.config.recipes import configure
 from transduce.config.schema import Config
-from transduce.config.validation import validate
+from transduce.config.validation import problems, validate
 from transduce.console import printable
 from transduce.data import corpora
 from transduce.data.corpora import Corpus
@@ -40,6 +40,7 @@ from transduce.storage.trackers import TrackerName, tracker_problems
 from transduce.training.distributed import world_size
 from transduce.training.sharding import shard_problems
 
+OF_THE_TIME = ("train.max_steps", "train.decay_steps")  # keys that `more_minutes` sets
 SAMPLED_LINES = 200_000  # of each corpus, of which every tenth is divided into sentences: this takes 1 s
 
 
@@ -95,7 +96,16 @@ class TrainRequest:
 
     @cached_property
     def _configuration(self) -> tuple[Config, list[str], bool]:
-        return configure(self.chosen or self._run_config or self.recipe, self.settings)
+        if self.chosen:  # with regard to the settings
+            return self.chosen, problems(self.chosen), True
+        settings = [setting for setting in self.settings if setting not in self.replaced_settings]
+        return configure(self._run_config or self.recipe, settings)
+
+    @property
+    def replaced_settings(self) -> list[str]:
+        """The settings of the steps of a resumed run: `more_minutes` gives it others."""
+        gets_time = self.has_run and self.more_minutes is not None
+        return [setting for setting in self.settings if gets_time and setting.partition("=")[0] in OF_THE_TIME]
 
     @property
     def is_auto(self) -> bool:
