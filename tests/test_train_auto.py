@@ -22,6 +22,7 @@ from support.trainings import (
 
 import transduce
 from transduce.config.recipes import RECIPES, auto
+from transduce.config.schema import Config
 from transduce.data.corpora import Corpus, read_pairs
 from transduce.errors import UserError
 from transduce.evaluation.run_report import refresh_report
@@ -188,6 +189,40 @@ def test_a_recipe_ends_after_the_minutes(text: tuple[Path, Path], tmp_path: Path
     assert steps != CONFIG.train.max_steps and config.train.decay_steps == steps // 2
     assert replace(config.model, vocab_size=None) == CONFIG.model
     assert load_state(checkpoints(tmp_path / "run")[-1])["step"] == steps
+
+
+@pytest.mark.usefixtures("speed")
+def test_settings_of_the_rate_change_a_recipe_before_it_is_shortened(text: tuple[Path, Path], tmp_path: Path) -> None:
+    def choice(*settings: str) -> Config:
+        request = run_request.TrainRequest(CONFIG, text, list(text), tmp_path / "run", settings, minutes=0.05)
+        request.check()
+        return run_choices.complete(request, lambda lines: None).config
+
+    config = choice()
+    rate = auto.highest_rate(config)
+    assert config.train.warmup_steps < CONFIG.train.warmup_steps and config.train.use == "ema"
+    assert auto.highest_rate(choice("train.lr_factor=0.5")) == pytest.approx(rate / 2, rel=1e-3)
+    assert auto.highest_rate(choice("train.warmup_steps=80")) == pytest.approx(rate / 2, rel=1e-3)
+    assert choice("train.warmup_steps=2").train.warmup_steps == 2
+    assert choice("train.log_every_steps=3", "train.patience=2").train == replace(
+        config.train, log_every_steps=3, patience=2
+    )
+    assert choice("train.use=last").train == replace(config.train, use="last", ema_decay=None)
+    mean = ("train.average_checkpoints=2", "train.use=average")
+    assert choice(*mean).train == replace(config.train, average_checkpoints=2, use="average", ema_decay=None)
+    with pytest.raises(UserError, match="average_checkpoints: must not be set with --minutes.*; add --set train.use="):
+        choice("train.average_checkpoints=2")
+
+
+@pytest.mark.parametrize("recipe", ["auto", CONFIG])
+@pytest.mark.usefixtures("speed")
+def test_a_setting_that_does_not_fit_the_choice_is_refused_before_the_tokenizer_learns(
+    recipe: Any, text: tuple[Path, Path], tmp_path: Path
+) -> None:
+    settings = ["train.decay_steps=50"]
+    with pytest.raises(UserError, match=r"train.decay_steps=50: expected at most train.max_steps=\d+; set fewer"):
+        train(recipe, train=text, valid=list(text), out=tmp_path / "run", minutes=0.05, settings=settings)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.fixture

@@ -225,12 +225,15 @@ def _train_problems(train: TrainConfig) -> list[str]:
     """Return a line for each problem of the schedule, and of the weights that become the model."""
     lines = []
     if train.decay_steps > train.max_steps:
-        lines.append(f"train.decay_steps={train.decay_steps}: expected at most train.max_steps={train.max_steps}")
+        lines.append(
+            f"train.decay_steps={train.decay_steps}: expected at most train.max_steps={train.max_steps}; set fewer"
+        )
     if train.use == "ema" and train.ema_decay is None:
         lines.append("train.ema_decay=None: expected a number with train.use='ema', such as 0.999")
     if train.ema_decay is not None and train.use not in ("ema", "best"):
         lines.append(
-            f"train.ema_decay={train.ema_decay}: expected null with train.use={train.use!r}; use 'ema' or 'best'"
+            f"train.ema_decay={train.ema_decay}: expected null with train.use={train.use!r}; set it to null, or use "
+            "'ema' or 'best'"
         )
     if train.use == "average" and train.average_checkpoints > train.keep_checkpoints:
         lines.append(

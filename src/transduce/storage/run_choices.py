@@ -11,6 +11,7 @@ from typing import Any
 from transduce.config.overrides import inherit, overridden
 from transduce.config.recipes import auto
 from transduce.config.schema import Config
+from transduce.config.validation import validate
 from transduce.console import printable
 from transduce.data.corpora import Corpus, read_pairs
 from transduce.data.held_out import MOST_PAIRS, MOST_SHARE, HeldOut, hold_out
@@ -25,14 +26,15 @@ from transduce.training import distributed
 from transduce.training.trial import run_trial
 
 HELD_OUT = "held-out"  # folder in RUN
+RESCALED = ("train.warmup_steps", "train.lr_factor")  # keys whose values a shorter training changes
 
 
 def complete(request: TrainRequest, print_lines: Callable[[list[str]], None]) -> TrainRequest:
     """Return `request` with all that it leaves open. print_lines: prints what was chosen, and why.
 
     A run that resumes keeps its configuration. If it is finished, `more_minutes` give it more steps.
-    Raises UserError if the text is too short to hold a part of it out, or the time too short for a training, or if a
-    run resumes with a validation text but holds its own out, or the reverse.
+    Raises UserError if the text is too short to hold a part of it out, or the time too short for a training, or if the
+    settings do not fit the choice, or if a run resumes with a validation text but holds its own out, or the reverse.
     """
     if not request.has_run and request.config.train.precision == "auto" and devices.training_precision() == "bf16":
         print_lines(["precision: bf16 (chosen for this GPU; --set train.precision=fp32 computes as the paper did)"])
@@ -53,6 +55,7 @@ def complete(request: TrainRequest, print_lines: Callable[[list[str]], None]) ->
     if not chooses:
         return request
     choice = _choose(request, parent)
+    validate(choice.config)
     print_lines(
         [*choice.lines, "now the tokenizer learns the text" if parent is None else "now the text becomes tokens"]
     )
@@ -148,7 +151,10 @@ def choose_for(
 
 
 def _ended(request: TrainRequest, n_valid: int, parent: Config | None) -> auto.ExplainedConfig:
-    """Return the configuration of `request` with the number of steps that fits into its minutes."""
+    """Return the configuration of `request` with the number of steps that fits into its minutes.
+
+    The settings of warm-up and learning rate change the recipe before it is shortened, the others afterwards.
+    """
     assert request.minutes is not None
     config = request.config if parent is None else inherit(request.config, parent, request.settings)
     text = measure(request.corpora, config.data.max_tokens)
@@ -156,7 +162,10 @@ def _ended(request: TrainRequest, n_valid: int, parent: Config | None) -> auto.E
     speed = run_trial(config, text, n_valid)
     steps = auto.steps_within(request.minutes, text, speed)
     train = auto.scheduled(config.train, steps, auto.evaluations(steps, speed))
-    config = dataclasses.replace(config, train=train)
+    if request.sets("train.use") and config.train.use in ("average", "last"):
+        train = dataclasses.replace(train, ema_decay=None)
+    settings = [setting for setting in request.settings if setting.partition("=")[0] not in RESCALED]
+    config = overridden(dataclasses.replace(config, train=train), settings)[0]
     return auto.ExplainedConfig(config, auto.of_time(text, config, speed, request.minutes))
 
 

@@ -101,6 +101,10 @@ class TrainRequest:
         settings = [setting for setting in self.settings if setting not in self.replaced_settings]
         return configure(self._run_config or self.recipe, settings)
 
+    def sets(self, key: str) -> bool:
+        """Return True if a setting of the user gives `key` a value."""
+        return any(setting.partition("=")[0] == key for setting in self.settings)
+
     @property
     def replaced_settings(self) -> list[str]:
         """The settings of the steps of a resumed run: `more_minutes` gives it others."""
@@ -224,7 +228,7 @@ class TrainRequest:
             for name, value in settings.items()
             if value and self.start_from is None and not self.has_run
         ]
-        is_chosen = self.is_auto and not any(setting.startswith("train.optimizer=") for setting in self.settings)
+        is_chosen = self.is_auto and not self.sets("train.optimizer")
         if train.lora_rank is not None and train.optimizer != "adam" and not is_chosen:
             name = f"train.optimizer={train.optimizer!r}"
             lines.append(f"{name}: expected 'adam' with train.lora_rank; add --set train.optimizer=adam")
@@ -259,6 +263,15 @@ class TrainRequest:
                 for setting in self.settings
                 if setting.startswith("train.max_steps=")
             ]
+            if (
+                self.sets("train.average_checkpoints")
+                and self.config.train.use == "average"
+                and not self.sets("train.use")
+            ):
+                lines.append(
+                    "--set train.average_checkpoints: must not be set with --minutes, whose model is a moving average; "
+                    "add --set train.use=average"
+                )
         if (self.is_auto or self.minutes is not None) and not self.has_run and world_size() > 1:
             name = "--recipe=auto" if self.is_auto else f"--minutes={self.minutes:g}"
             lines.append(f"{name}: expected one rank, for the trial; give a recipe without --minutes")
