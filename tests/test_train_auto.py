@@ -22,6 +22,7 @@ from support.trainings import (
 
 import transduce
 from transduce.config.recipes import RECIPES, auto
+from transduce.config.recipes.schedule import highest_rate
 from transduce.config.schema import Config
 from transduce.data.corpora import Corpus, read_pairs
 from transduce.errors import UserError
@@ -199,10 +200,10 @@ def test_settings_of_the_rate_change_a_recipe_before_it_is_shortened(text: tuple
         return run_choices.complete(request, lambda lines: None).config
 
     config = choice()
-    rate = auto.highest_rate(config)
+    rate = highest_rate(config)
     assert config.train.warmup_steps < CONFIG.train.warmup_steps and config.train.use == "ema"
-    assert auto.highest_rate(choice("train.lr_factor=0.5")) == pytest.approx(rate / 2, rel=1e-3)
-    assert auto.highest_rate(choice("train.warmup_steps=80")) == pytest.approx(rate / 2, rel=1e-3)
+    assert highest_rate(choice("train.lr_factor=0.5")) == pytest.approx(rate / 2, rel=1e-3)
+    assert highest_rate(choice("train.warmup_steps=80")) == pytest.approx(rate / 2, rel=1e-3)
     assert choice("train.warmup_steps=2").train.warmup_steps == 2
     assert choice("train.log_every_steps=3", "train.patience=2").train == replace(
         config.train, log_every_steps=3, patience=2

@@ -14,7 +14,7 @@ from support.trainings import CONFIG, EARLY, Texts, replace_scores, train, with_
 import transduce
 from transduce import train as training
 from transduce.config.overrides import inherit
-from transduce.config.recipes.auto import highest_rate
+from transduce.config.recipes.schedule import highest_rate
 from transduce.data.batches import Batch
 from transduce.data.corpora import Corpus
 from transduce.data.text import read_pairs

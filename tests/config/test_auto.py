@@ -8,6 +8,7 @@ import pytest
 from transduce.config.overrides import OF_THE_TOKENIZER
 from transduce.config.recipes import RECIPES, auto
 from transduce.config.recipes.auto import Conditions, ExplainedConfig, TextSize, Trial
+from transduce.config.recipes.schedule import highest_rate, scheduled, with_optimizer
 from transduce.config.schema import Config, TrainConfig
 from transduce.config.validation import problems
 from transduce.errors import UserError
@@ -144,7 +145,7 @@ def test_a_training_from_a_model_keeps_it_and_learns_more_slowly(recipe: str, pa
     assert not problems(config) and config.model == parent.model and config.search == parent.search
     kept = {name: getattr(parent.data, name) for name in OF_THE_TOKENIZER}
     assert kept == {name: getattr(config.data, name) for name in OF_THE_TOKENIZER}
-    assert auto.highest_rate(parent) / 3 < auto.highest_rate(config) * 1.01 < auto.highest_rate(parent)
+    assert highest_rate(parent) / 3 < highest_rate(config) * 1.01 < highest_rate(parent)
     assert (
         (config.train.use, config.train.best_by) == ("best", "loss")
         and config.train.ema_decay
@@ -153,7 +154,7 @@ def test_a_training_from_a_model_keeps_it_and_learns_more_slowly(recipe: str, pa
     assert config.train.warmup_steps <= 0.12 * config.train.max_steps
     assert config.train.max_steps >= (32 if pairs == 200 else 280)
     again = choose_from(config, text).config
-    assert auto.highest_rate(again) > 0.6 * auto.highest_rate(config)
+    assert highest_rate(again) > 0.6 * highest_rate(config)
 
 
 def test_a_training_from_a_model_takes_the_given_minutes() -> None:
@@ -170,13 +171,13 @@ def test_the_lines_have_the_learning_rate_of_the_optimizer_that_the_user_sets() 
     rates = []
     for complete in (
         None,
-        partial(auto.with_optimizer, optimizer="adam"),
-        partial(auto.with_optimizer, optimizer="muon"),
+        partial(with_optimizer, optimizer="adam"),
+        partial(with_optimizer, optimizer="muon"),
     ):
         more = {"complete": complete} if complete else {}
         conditions = Conditions(10, "fp32", lambda _: Trial(0.2, 5.0, 9), **more)
         choice = auto.choose_from(RECIPES["mixture"](), CAPTIONS, conditions)
-        rates.append(f"{auto.highest_rate(choice.config):.1e}")
+        rates.append(f"{highest_rate(choice.config):.1e}")
         assert choice.lines[1].startswith(f"highest learning rate {rates[-1]}, a third of")
     assert len({*rates}) == 2
 
@@ -184,7 +185,7 @@ def test_the_lines_have_the_learning_rate_of_the_optimizer_that_the_user_sets() 
 @pytest.mark.parametrize("steps", [32, 47, 159, 4_500, 7_213])
 def test_the_schedule_keeps_the_peak_ends_at_0_and_has_a_checkpoint_before_the_fall(steps: int) -> None:
     recipe = TrainConfig(warmup_steps=1_000, lr_factor=1.25)
-    train = auto.scheduled(recipe, steps, 4)
+    train = scheduled(recipe, steps, 4)
     rates = [
         learning_rate(
             step,
@@ -206,10 +207,10 @@ def test_the_schedule_keeps_the_peak_ends_at_0_and_has_a_checkpoint_before_the_f
 
 def test_another_optimizer_gets_the_learning_rate_that_it_needs() -> None:
     config = choose(CAPTIONS, 10).config
-    other = auto.with_optimizer(config, "adam")
-    assert auto.highest_rate(config) == pytest.approx(9e-3, rel=1e-3)
-    assert auto.highest_rate(other) == pytest.approx(3.5e-3, rel=1e-3) and other.train.optimizer == "adam"
+    other = with_optimizer(config, "adam")
+    assert highest_rate(config) == pytest.approx(9e-3, rel=1e-3)
+    assert highest_rate(other) == pytest.approx(3.5e-3, rel=1e-3) and other.train.optimizer == "adam"
 
 
 def test_a_low_learning_rate_of_a_short_training_is_not_0() -> None:
-    assert auto.scheduled(TrainConfig(warmup_steps=4_000, lr_factor=0.001), 32, 1).lr_factor > 0
+    assert scheduled(TrainConfig(warmup_steps=4_000, lr_factor=0.001), 32, 1).lr_factor > 0

@@ -10,6 +10,7 @@ from typing import Any
 
 from transduce.config.overrides import inherit, overridden
 from transduce.config.recipes import auto
+from transduce.config.recipes.schedule import DECAY, scheduled, with_optimizer
 from transduce.config.schema import Config
 from transduce.config.validation import validate
 from transduce.console import printable
@@ -143,7 +144,7 @@ def choose_for(
     def complete(config: Config) -> Config:
         train = overridden(config, settings)[0].train
         optimizer = train.optimizer if train.lora_rank is None else "adam"
-        return overridden(auto.with_optimizer(config, optimizer), settings)[0]
+        return overridden(with_optimizer(config, optimizer), settings)[0]
 
     precision = "bf16" if has_fast_bf16(devices.device()) else "fp32"
     conditions = auto.Conditions(minutes, precision, trial, complete)
@@ -161,7 +162,7 @@ def _ended(request: TrainRequest, n_valid: int, parent: Config | None) -> auto.E
     config = with_precision(config, devices.training_precision())
     speed = run_trial(config, text, n_valid)
     steps = auto.steps_within(request.minutes, text, speed)
-    train = auto.scheduled(config.train, steps, auto.evaluations(steps, speed))
+    train = scheduled(config.train, steps, auto.evaluations(steps, speed))
     if request.sets("train.use") and config.train.use in ("average", "last"):
         train = dataclasses.replace(train, ema_decay=None)
     settings = [setting for setting in request.settings if setting.partition("=")[0] not in RESCALED]
@@ -208,7 +209,7 @@ def _with_more_time(request: TrainRequest, print_lines: Callable[[list[str]], No
             "fell; give more"
         )
     print_lines([f"back to step {start:,}, before the learning rate fell; now {steps:,} steps"])
-    decay_steps = min(steps - start, round(auto.DECAY * steps))
+    decay_steps = min(steps - start, round(DECAY * steps))
     train = dataclasses.replace(train, max_steps=steps, decay_steps=decay_steps)
     allowed = [*request.allow_change, *OF_THE_TIME]
     chosen = dataclasses.replace(request.config, train=train)

@@ -6,6 +6,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
+from transduce.config.recipes.schedule import (
+    CHECKPOINTS,
+    highest_rate,
+    in_4_digits,
+    scheduled,
+    usual_peak,
+    with_optimizer,
+)
 from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig, architecture
 from transduce.console import in_words
 from transduce.errors import UserError
@@ -45,16 +53,10 @@ LONGEST = 24 * 60.0  # minutes of a training without --minutes
 DROPOUTS = ((8, 0.1), (15, 0.2), (math.inf, 0.3))  # by the epochs, not above: a text that is seen often needs more
 EVALUATIONS = 8  # during a training
 EVALUATED = 0.1  # share of the time at most
-CHECKPOINTS = 16  # of a training, whose steps are a multiple of them
-FEWER_CHECKPOINTS = 4  # of a short training, which would lose many steps otherwise
-DECAY = 0.5  # share of the steps in which the learning rate falls to 0
 FEWEST_STEPS = 32
 FEW = 5_000  # pairs
 ODD = 0.1  # share of pairs
 FILLED = 0.95  # share of a batch's tokens that are real
-PEAKS = {"adam": 3.5e-3, "muon": 9e-3}  # learning rate of a model of width 128,
-POWERS = {"adam": -0.8, "muon": 0.0}  # and of the width, for other models: a step of Muon is as large at each width
-WARMUP = 0.25  # share of the steps in which the learning rate rises, at most
 TUNING_PEAK = 1 / 3  # of the highest rate of a first training; docs/better-models.md has others
 SECONDS_TO_START = 15.0  # and to write the model and the report
 SECONDS_PER_TOKEN = 6e-6  # to learn the tokenizer and to apply it, for each token of the longer side
@@ -233,30 +235,6 @@ def evaluations(steps: int, trial: Trial) -> int:
     return 2 ** max(0, int(math.log2(max(1.0, most))))
 
 
-def scheduled(train: TrainConfig, steps: int, evaluations: int) -> TrainConfig:
-    """Return `train` for a training of about `steps` steps with the same peak of the learning rate, which ends at 0.
-
-    The final model is the moving average over a twentieth of the training.
-    """
-    warmup = max(1, min(train.warmup_steps, int(WARMUP * steps)))
-    count = CHECKPOINTS if steps >= 10 * CHECKPOINTS else max(FEWER_CHECKPOINTS, evaluations)
-    every = max(1, steps // count)
-    steps = count * every
-    return replace(
-        train,
-        max_steps=steps,
-        warmup_steps=warmup,
-        lr_factor=_in_4_digits(train.lr_factor * math.sqrt(warmup / train.warmup_steps)),
-        decay_steps=every * round(DECAY * count),
-        log_every_steps=max(1, min(100, every)),
-        evaluate_every_steps=steps // evaluations,
-        checkpoint_every_steps=every,
-        ema_decay=round(1 - 20 / max(steps, 40), 5),
-        use="ema",
-        patience=None,
-    )
-
-
 def configure(size: Size, text: TextSize, *, steps: int, precision: str, evaluations: int = EVALUATIONS) -> Config:
     """Return the configuration for a size, a text, and a number of steps."""
     return Config(
@@ -275,7 +253,7 @@ def configure(size: Size, text: TextSize, *, steps: int, precision: str, evaluat
         train=scheduled(
             TrainConfig(
                 warmup_steps=steps,
-                lr_factor=_peak("muon", size.d_model) * math.sqrt(size.d_model * steps),
+                lr_factor=usual_peak("muon", size.d_model) * math.sqrt(size.d_model * steps),
                 optimizer="muon",
                 precision="bf16" if precision == "bf16" else "fp32",
                 best_by="chrf",
@@ -306,12 +284,12 @@ def configure_from(
     width = parent.model.d_model
     size = min((size for _, size in SIZES), key=lambda size: abs(size.d_model - width))
     first = configure(replace(size, d_model=width), text, steps=steps, precision=precision, evaluations=evaluations)
-    peak = (1 if relearns else TUNING_PEAK) * max(highest_rate(parent), _peak(parent.train.optimizer, width))
+    peak = (1 if relearns else TUNING_PEAK) * max(highest_rate(parent), usual_peak(parent.train.optimizer, width))
     warmup = max(1, steps // 10)
     train = replace(
         first.train,
         warmup_steps=warmup,
-        lr_factor=_in_4_digits(peak * math.sqrt(width * warmup)),
+        lr_factor=in_4_digits(peak * math.sqrt(width * warmup)),
         optimizer=parent.train.optimizer,
         adam_beta2=parent.train.adam_beta2,
         label_smoothing=parent.train.label_smoothing,
@@ -322,27 +300,6 @@ def configure_from(
     small_batch = max(_tokens(text, TUNING_EPOCHS, TUNING_TOKENS) // TUNING_STEPS, SIZES[0][1].batch_tokens)
     batch_tokens = max(min(size.batch_tokens, small_batch), parent.data.max_tokens)
     return replace(parent, data=replace(parent.data, batch_tokens=batch_tokens, sentences_per_line=None), train=train)
-
-
-def _peak(optimizer: str, d_model: int) -> float:
-    """Return the highest learning rate of a training from the start."""
-    return PEAKS[optimizer] * (d_model / 128) ** POWERS[optimizer]
-
-
-def with_optimizer(config: Config, optimizer: str) -> Config:
-    """Return `config` with another optimizer, and the learning rate that it needs."""
-    factor = _peak(optimizer, config.model.d_model) / _peak(config.train.optimizer, config.model.d_model)
-    train = replace(config.train, optimizer=optimizer, lr_factor=_in_4_digits(config.train.lr_factor * factor))
-    return replace(config, train=train)
-
-
-def _in_4_digits(value: float) -> float:
-    return float(f"{value:.4g}")
-
-
-def highest_rate(config: Config) -> float:
-    """Return the learning rate at the end of the warm-up (§5.3)."""
-    return config.train.lr_factor / math.sqrt(config.model.d_model * config.train.warmup_steps)
 
 
 def of_time(text: TextSize, config: Config, trial: Trial, minutes: float | None) -> list[str]:
