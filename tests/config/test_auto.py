@@ -1,5 +1,6 @@
 """The recipe `auto`: sizes from the text, steps from the time."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -76,6 +77,22 @@ def test_without_minutes_a_training_is_full_and_says_its_time() -> None:
     steps = choice.config.train.max_steps
     assert 18 <= steps * choice.config.data.batch_tokens / CAPTIONS.tokens <= 25
     assert "--minutes M ends" in choice.lines[-1] and "about 17 minutes" in choice.lines[-1]
+
+
+def with_batches(config: Config) -> Config:
+    return replace(config, data=replace(config.data, batch_tokens=8_192))
+
+
+@pytest.mark.parametrize("parent", [None, RECIPES["mixture"]()])
+def test_batches_of_the_user_change_the_steps_and_not_the_epochs(parent: Config | None) -> None:
+    def choice(complete: Callable[[Config], Config]) -> Config:
+        conditions = Conditions(None, "fp32", lambda config: Trial(0.1, 5.0, 2_000_000), complete)
+        return (auto.choose_from(parent, CAPTIONS, conditions) if parent else auto.choose(CAPTIONS, conditions)).config
+
+    own, larger = choice(lambda config: config), choice(with_batches)
+    tokens = [config.train.max_steps * config.data.batch_tokens for config in (own, larger)]
+    assert larger.data.batch_tokens == 8_192 and tokens[1] == pytest.approx(tokens[0], rel=0.05)
+    assert larger.model.dropout == own.model.dropout
 
 
 def test_time_that_a_text_cannot_use_is_not_used() -> None:

@@ -112,10 +112,6 @@ class Conditions:
     trial: Callable[[Config], Trial]
     complete: Callable[[Config], Config] = _as_it_is
 
-    def speed(self, config: Config) -> Trial:
-        """Return the speed of a model with the settings of the user."""
-        return self.trial(self.complete(config))
-
 
 @dataclass(frozen=True)
 class ExplainedConfig:
@@ -146,13 +142,16 @@ def choose(text: TextSize, conditions: Conditions) -> ExplainedConfig:
     full_tokens = _tokens(text, FULL_EPOCHS, FULL_TOKENS)
     smallest, *larger = [size for i, (_, size) in enumerate(SIZES) if i == 0 or text.pairs > SIZES[i - 1][0]]
     for size in [*reversed(larger), smallest]:
-        speed = conditions.speed(configure(size, text, steps=1_000, precision=precision))
+        config = conditions.complete(configure(size, text, steps=1_000, precision=precision))
+        batch_tokens = config.data.batch_tokens
+        speed = conditions.trial(config)
         most_steps = _most_steps(minutes or LONGEST, text, speed)
         needed = TOKENS_PER_PARAMETER * speed.parameters if minutes else full_tokens
-        if size is not smallest and most_steps * size.batch_tokens * FILLED < needed:
+        if size is not smallest and most_steps * batch_tokens * FILLED < needed:
             continue
         _check(minutes, most_steps, text, speed)
-        steps = min(most_steps, _useful_steps(text, full_tokens, size.batch_tokens, minutes))
+        steps = min(most_steps, _useful_steps(text, full_tokens, batch_tokens, minutes))
+        size = replace(size, batch_tokens=batch_tokens)
         config = configure(size, text, steps=steps, precision=precision, evaluations=evaluations(steps, speed))
         config = conditions.complete(config)
         return ExplainedConfig(config, [*_of_text(text, config), *of_time(text, config, speed, minutes)])
@@ -168,8 +167,8 @@ def choose_from(parent: Config, text: TextSize, conditions: Conditions) -> Expla
     child = replace(parent, model=conditions.complete(parent).model)
     relearns = architecture(child) != architecture(parent)  # other depths
     configured = partial(configure_from, child, text, precision=conditions.precision, relearns=relearns)
-    config = configured(steps=1_000)
-    speed = conditions.speed(config)
+    config = conditions.complete(configured(steps=1_000))
+    speed = conditions.trial(config)
     most_steps = _most_steps(minutes or LONGEST, text, speed)
     _check(minutes, most_steps, text, speed)
     full_tokens = _tokens(text, FULL_EPOCHS, FULL_TOKENS) if relearns else _tokens(text, TUNING_EPOCHS, TUNING_TOKENS)
