@@ -215,6 +215,15 @@ def test_settings_of_the_rate_change_a_recipe_before_it_is_shortened(text: tuple
         choice("train.average_checkpoints=2")
 
 
+@pytest.mark.usefixtures("speed")
+def test_auto_makes_a_schedule_for_the_steps_that_the_user_sets(text: tuple[Path, Path], tmp_path: Path) -> None:
+    train("auto", train=text, valid=[], out=tmp_path / "run", settings=["train.max_steps=43"])
+    config = run_folder.run_config(tmp_path / "run")
+    assert checkpoint_steps(tmp_path / "run")[-1] == 43 and 16 <= config.train.decay_steps <= 22
+    longer_fall = run_request.TrainRequest("auto", text, [], tmp_path / "other", ["train.decay_steps=100000"])
+    assert longer_fall.problems() == []
+
+
 @pytest.mark.parametrize("recipe", ["auto", CONFIG])
 @pytest.mark.usefixtures("speed")
 def test_a_setting_that_does_not_fit_the_choice_is_refused_before_the_tokenizer_learns(

@@ -95,6 +95,37 @@ def test_batches_of_the_user_change_the_steps_and_not_the_epochs(parent: Config 
     assert larger.model.dropout == own.model.dropout
 
 
+@pytest.mark.parametrize("parent", [None, RECIPES["mixture"]()])
+@pytest.mark.parametrize("steps", [1, 2, 5, 33, 170, 2_010])
+@pytest.mark.parametrize("evaluation", [0.001, 5.0])
+def test_the_schedule_fits_the_steps_of_the_user(steps: int, evaluation: float, parent: Config | None) -> None:
+    def complete(config: Config) -> Config:
+        return replace(config, train=replace(config.train, max_steps=steps))
+
+    conditions = Conditions(None, "fp32", lambda config: Trial(0.1, evaluation, 2_000_000), complete, steps)
+    choice = auto.choose_from(parent, CAPTIONS, conditions) if parent else auto.choose(CAPTIONS, conditions)
+    train = choice.config.train
+    assert not problems(choice.config)
+    assert train.decay_steps <= steps / 2 and train.warmup_steps <= max(1, steps / 4)
+    assert (
+        steps - max(1, steps / 10)
+        <= train.evaluate_every_steps * (train.max_steps // train.evaluate_every_steps)
+        <= steps
+    )
+    assert f"{steps:,} steps" in choice.lines[-1] or f"{steps:,} steps" in choice.lines[-2]
+
+
+def test_few_steps_of_the_user_get_a_smaller_model() -> None:
+    text = TextSize(227_000, 3_400_000, 100)
+    widths = [
+        auto.choose(
+            text, Conditions(None, "fp32", lambda _: Trial(0.1, 5.0, 5_000_000), steps=steps)
+        ).config.model.d_model
+        for steps in (500, 20_000)
+    ]
+    assert widths == [128, 256]
+
+
 def test_time_that_a_text_cannot_use_is_not_used() -> None:
     choice = choose(TextSize(2_000, 30_000, 80), 600)
     assert training_seconds(choice, TextSize(2_000, 30_000, 80), 10_000, 5) < 60 * 60
@@ -187,12 +218,11 @@ def test_a_training_from_a_model_takes_the_given_minutes() -> None:
 def test_the_lines_have_the_learning_rate_of_the_optimizer_that_the_user_sets() -> None:
     rates = []
     for complete in (
-        None,
+        lambda config: config,
         partial(with_optimizer, optimizer="adam"),
         partial(with_optimizer, optimizer="muon"),
     ):
-        more = {"complete": complete} if complete else {}
-        conditions = Conditions(10, "fp32", lambda _: Trial(0.2, 5.0, 9), **more)
+        conditions = Conditions(10, "fp32", lambda _: Trial(0.2, 5.0, 9), complete)
         choice = auto.choose_from(RECIPES["mixture"](), CAPTIONS, conditions)
         rates.append(f"{highest_rate(choice.config):.1e}")
         assert choice.lines[1].startswith(f"highest learning rate {rates[-1]}, a third of")

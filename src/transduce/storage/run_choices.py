@@ -135,7 +135,9 @@ def choose_for(
     n_valid: number of pairs that an evaluation has; None: as many as would be held out. parent: configuration of the
     model that the training starts from; None: it starts from random weights.
     """
-    text = measure(corpora, overridden(parent or auto.start(), settings)[0].data.max_tokens)
+    config = overridden(parent or auto.start(), settings)[0]
+    steps = config.train.max_steps if any(setting.startswith("train.max_steps=") for setting in settings) else None
+    text = measure(corpora, config.data.max_tokens)
     size = max(1, min(MOST_PAIRS, int(MOST_SHARE * text.pairs))) if n_valid is None else n_valid
 
     def trial(config: Config) -> auto.Trial:
@@ -147,7 +149,7 @@ def choose_for(
         return overridden(with_optimizer(config, optimizer), settings)[0]
 
     precision = "bf16" if has_fast_bf16(devices.device()) else "fp32"
-    conditions = auto.Conditions(minutes, precision, trial, complete)
+    conditions = auto.Conditions(minutes, precision, trial, complete, steps)
     return auto.choose(text, conditions) if parent is None else auto.choose_from(parent, text, conditions)
 
 

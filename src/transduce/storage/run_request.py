@@ -14,7 +14,7 @@ from pathlib import Path
 from transduce.config.files import from_json, permission_problems
 from transduce.config.kinds import TASKS
 from transduce.config.overrides import inherit, without_effect
-from transduce.config.recipes import configure
+from transduce.config.recipes import auto, configure
 from transduce.config.schema import Config
 from transduce.config.validation import problems, validate
 from transduce.console import printable
@@ -99,7 +99,8 @@ class TrainRequest:
         if self.chosen:  # with regard to the settings
             return self.chosen, problems(self.chosen), True
         settings = [setting for setting in self.settings if setting not in self.replaced_settings]
-        return configure(self._run_config or self.recipe, settings)
+        recipe = auto.undecided() if self.is_auto else self.recipe
+        return configure(self._run_config or recipe, settings)
 
     def sets(self, key: str) -> bool:
         """Return True if a setting of the user gives `key` a value."""

@@ -54,6 +54,7 @@ DROPOUTS = ((8, 0.1), (15, 0.2), (math.inf, 0.3))  # by the epochs, not above: a
 EVALUATIONS = 8  # during a training
 EVALUATED = 0.1  # share of the time at most
 FEWEST_STEPS = 32
+MOST_STEPS = (1 << 63) - 1
 FEW = 5_000  # pairs
 ODD = 0.1  # share of pairs
 FILLED = 0.95  # share of a batch's tokens that are real
@@ -104,13 +105,15 @@ class Conditions:
     """The conditions of a training.
 
     minutes: time of the whole training; None: a full training, of a day at most. precision: "bf16" where the device is
-    fast in it. trial: measures the speed of a model on this device. complete: applies the settings of the user.
+    fast in it. trial: measures the speed of a model on this device. complete: applies the settings of the user. steps:
+    the steps that the user sets instead of a time; None: as many as fit into the time and help.
     """
 
     minutes: float | None
     precision: str
     trial: Callable[[Config], Trial]
     complete: Callable[[Config], Config] = _as_it_is
+    steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,12 @@ def start() -> Config:
     return configure(SIZES[0][1], TextSize(60_000, 800_000, 100), steps=4_500, precision="fp32")
 
 
+def undecided() -> Config:
+    """Return `start()` with a number of steps that any setting of the schedule fits, until `choose` sets it."""
+    config = start()
+    return replace(config, train=replace(config.train, max_steps=MOST_STEPS, decay_steps=0))
+
+
 def choose(text: TextSize, conditions: Conditions) -> ExplainedConfig:
     """Return the configuration of a training of `text`.
 
@@ -145,12 +154,11 @@ def choose(text: TextSize, conditions: Conditions) -> ExplainedConfig:
         config = conditions.complete(configure(size, text, steps=1_000, precision=precision))
         batch_tokens = config.data.batch_tokens
         speed = conditions.trial(config)
-        most_steps = _most_steps(minutes or LONGEST, text, speed)
-        needed = TOKENS_PER_PARAMETER * speed.parameters if minutes else full_tokens
+        most_steps = conditions.steps or _most_steps(minutes or LONGEST, text, speed)
+        needed = TOKENS_PER_PARAMETER * speed.parameters if minutes or conditions.steps else full_tokens
         if size is not smallest and most_steps * batch_tokens * FILLED < needed:
             continue
-        _check(minutes, most_steps, text, speed)
-        steps = min(most_steps, _useful_steps(text, full_tokens, batch_tokens, minutes))
+        steps = _steps(conditions, text, speed, _useful_steps(text, full_tokens, batch_tokens, minutes))
         size = replace(size, batch_tokens=batch_tokens)
         config = configure(size, text, steps=steps, precision=precision, evaluations=evaluations(steps, speed))
         config = conditions.complete(config)
@@ -169,11 +177,9 @@ def choose_from(parent: Config, text: TextSize, conditions: Conditions) -> Expla
     configured = partial(configure_from, child, text, precision=conditions.precision, relearns=relearns)
     config = conditions.complete(configured(steps=1_000))
     speed = conditions.trial(config)
-    most_steps = _most_steps(minutes or LONGEST, text, speed)
-    _check(minutes, most_steps, text, speed)
     full_tokens = _tokens(text, FULL_EPOCHS, FULL_TOKENS) if relearns else _tokens(text, TUNING_EPOCHS, TUNING_TOKENS)
     useful = _useful_steps(text, full_tokens, config.data.batch_tokens, minutes)
-    steps = min(most_steps, max(FEWEST_STEPS, useful))
+    steps = _steps(conditions, text, speed, max(FEWEST_STEPS, useful))
     n_evaluations = evaluations(steps, speed)
     chosen = configured(steps=steps, evaluations=n_evaluations)
     config = conditions.complete(chosen)
@@ -192,9 +198,14 @@ def choose_from(parent: Config, text: TextSize, conditions: Conditions) -> Expla
     return ExplainedConfig(config, [*lines, *_oddities(text), *of_time(text, config, speed, minutes)])
 
 
-def steps_within(minutes: float, text: TextSize, trial: Trial) -> int:
-    """Return the steps of a training that ends after `minutes`. Raises UserError if these are too short for it."""
-    steps = _most_steps(minutes, text, trial)
+def _steps(conditions: Conditions, text: TextSize, trial: Trial, useful: int) -> int:
+    """Return the steps of a training, at most `useful` unless the user sets them. Raises UserError for too few."""
+    return conditions.steps or min(useful, steps_within(conditions.minutes, text, trial))
+
+
+def steps_within(minutes: float | None, text: TextSize, trial: Trial) -> int:
+    """Return the steps of a training that ends after `minutes`, or a day. Raises UserError if these are too few."""
+    steps = _most_steps(minutes or LONGEST, text, trial)
     _check(minutes, steps, text, trial)
     return steps
 

@@ -19,8 +19,8 @@ def scheduled(train: TrainConfig, steps: int, evaluations: int) -> TrainConfig:
     The final model is the moving average over a twentieth of the training.
     """
     warmup = max(1, min(train.warmup_steps, int(WARMUP * steps)))
-    count = CHECKPOINTS if steps >= 10 * CHECKPOINTS else max(FEWER_CHECKPOINTS, evaluations)
-    every = max(1, steps // count)
+    count = CHECKPOINTS if steps >= 10 * CHECKPOINTS else min(steps, max(FEWER_CHECKPOINTS, evaluations))
+    every = steps // count
     steps = count * every
     return replace(
         train,
@@ -29,7 +29,7 @@ def scheduled(train: TrainConfig, steps: int, evaluations: int) -> TrainConfig:
         lr_factor=in_4_digits(train.lr_factor * math.sqrt(warmup / train.warmup_steps)),
         decay_steps=every * round(DECAY * count),
         log_every_steps=max(1, min(100, every)),
-        evaluate_every_steps=steps // evaluations,
+        evaluate_every_steps=max(1, steps // evaluations),
         checkpoint_every_steps=every,
         ema_decay=round(1 - 20 / max(steps, 40), 5),
         use="ema",
