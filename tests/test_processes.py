@@ -5,15 +5,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.small_texts import open_one, sentences, write_corpus
+from support.toy_task import write_lines
 
+from transduce.cleaning import clean
 from transduce.console import import_path, module_command
 from transduce.data import tokenize_corpus
+from transduce.data.corpora import Corpus
 from transduce.data.tokenizer import Tokenizer
 from transduce.studies.trainings import Texts, Training, TrainingProcess
 
-MODULES = ("queue", "random", "signal", "tokenizers", "transduce", "sitecustomize")
+MODULES = ("queue", "random", "signal", "socket", "tokenizers", "transduce", "sitecustomize")
 
 
 @pytest.fixture(params=["", os.pathsep], ids=["", "an empty entry"])
@@ -36,6 +40,17 @@ def test_preparing_text_imports_nothing_from_the_working_folder(
     pairs = sentences(80)
     tokenizer = Tokenizer.learn((side for pair in pairs for side in pair), vocab_size=320)
     assert len(open_one(tmp_path / "data", write_corpus(tmp_path, pairs), tokenizer)) == 80
+    assert not canary.exists()
+
+
+def test_cleaning_imports_nothing_from_the_working_folder(
+    canary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clean, "PORTION", 2)
+    monkeypatch.setattr(clean, "cores", lambda: 2)
+    corpus = Corpus(write_lines(tmp_path / "a", ["a"] * 10), write_lines(tmp_path / "b", ["b"] * 10))
+    judge = clean._Judge(None, None, np.zeros(10, np.int8))
+    assert not any(places.any() for places in judge.places(corpus, np.ones(10, bool), None).values())
     assert not canary.exists()
 
 

@@ -15,11 +15,10 @@ pairs are searched, as `check` does.
 
 import functools
 import math
-import multiprocessing
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -41,6 +40,7 @@ from transduce.data.corpora import Corpus
 from transduce.data.languages import Identifier, language_identifier
 from transduce.data.text import LinePair
 from transduce.data.tokenize_corpus import cores
+from transduce.data.worker_pool import WorkerPool
 from transduce.errors import UserError
 from transduce.storage.atomic_folder import write_file
 
@@ -259,9 +259,7 @@ class _Judge:
             bits = bytearray(file.read())
             portions = self._portions(corpus, is_good, len(bits))
             if n_good - len(bits) > 4 * PORTION and cores() > 1:
-                context = multiprocessing.get_context("spawn")
-                start = {"initializer": _set_judge, "initargs": (self.languages, self.misfits)}
-                pool = stack.enter_context(ProcessPoolExecutor(cores(), context, **start))
+                pool = stack.enter_context(WorkerPool(cores(), _set_judge, self.languages, self.misfits))
                 results = _in_pool(pool, portions)
             else:
                 _set_judge(self.languages, self.misfits)
@@ -293,7 +291,7 @@ def _set_judge(languages: tuple[str, str] | None, misfits: Misfits | None) -> No
     _judge[:] = [(languages, misfits)]
 
 
-def _in_pool(pool: ProcessPoolExecutor, portions: Iterable[Portion]) -> Iterator[bytes]:
+def _in_pool(pool: WorkerPool, portions: Iterable[Portion]) -> Iterator[bytes]:
     """Yield the judgement of each portion, in order, with few portions in memory."""
     waiting = deque[Future[bytes]]()
     for portion in portions:

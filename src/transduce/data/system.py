@@ -138,6 +138,22 @@ def call_at_signal(loop: asyncio.AbstractEventLoop, number: int, function: Calla
         signal.signal(number, lambda *_: loop.call_soon_threadsafe(function))
 
 
+@contextlib.contextmanager
+def interrupts_blocked() -> Iterator[None]:
+    """Block Ctrl-C in the block: for this thread until its end, and for good for the processes that start in it.
+
+    Windows delivers it at once.
+    """
+    if not fcntl:
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 # ---- other processes ---------------------------------------------------------------------------------------------
 
 

@@ -9,15 +9,11 @@ interrupted study, run the same command again: cells that are done stay.
 """
 
 import math
-import multiprocessing
-import os
 import shutil
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -25,6 +21,7 @@ from typing import TypeVar
 
 from transduce.data.system import locked
 from transduce.data.tokenize_corpus import cores
+from transduce.data.worker_pool import WorkerPool
 from transduce.errors import NotFiniteError, UserError
 from transduce.evaluation.page import duration
 from transduce.evaluation.study_report import Report, write_report
@@ -212,23 +209,20 @@ def in_pool(jobs: int | None) -> Execution[CellTask]:
     """
 
     def execute(tasks: Sequence[CellTask], control: Control) -> Endings:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(jobs or cores(), len(tasks)), context, initializer=_prepare_process) as pool:
+        with WorkerPool(min(jobs or cores(), len(tasks)), _use_one_thread) as pool:
             waiting = {pool.submit(_compute, task) for task in tasks}
             try:
                 while waiting and not control.stop.is_requested:
                     ended, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
                     for future in ended:
                         yield future.result()
+                if waiting:
+                    pool.end()
             except BrokenProcessPool:
                 raise UserError(
                     "the process of a training was killed, as by a machine without free memory; run the same command "
                     "again, with a smaller --jobs"
                 ) from None
-            finally:
-                if waiting:
-                    for process in multiprocessing.active_children():
-                        process.terminate()
 
     return execute
 
@@ -244,20 +238,10 @@ def _compute(task: CellTask) -> Ending:
     return Ending(task.name, task.origin, figures, words=words)
 
 
-def _prepare_process() -> None:
-    """Let this process have one thread, leave Ctrl-C to its parent, and end with it."""
+def _use_one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent:
-        parent.join()
-        os._exit(1)
 
 
 # ---- messages ----------------------------------------------------------------------------------------------------
