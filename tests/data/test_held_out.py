@@ -61,6 +61,27 @@ def test_the_same_source_with_another_tag_is_the_same_source(tmp_path: Path) -> 
     assert len(valid) == 4 and {*valid} <= {*once}
 
 
+def test_no_side_of_a_held_out_pair_stays_on_the_other_side(tmp_path: Path) -> None:
+    text = [(f"<2de> a {i}", f"b {i}") for i in range(300)]
+    reverse = [(f"<2en> b {i}", f"a {i}") for i in range(200)]
+    others = [("<2en> b 201", "c"), ("<2de> d", "a 202"), *[(f"<2de> e {i}", f"e {i}") for i in range(100)]]
+    tags = ["<2de>", "<2en>"]
+    corpora = [corpus(tmp_path, "text", [*text, *others]), corpus(tmp_path, "reverse", reverse)]
+    drawn = set[str]()
+    for seed in range(40):
+        held_out = hold_out(corpora, tmp_path / "out", seed=seed, tags=tags)
+        valid, rest = [
+            {side.removeprefix("<2de> ").removeprefix("<2en> ") for pair in pairs for side in pair}
+            for pairs in (read_pairs(held_out.valid), pairs_of(held_out))
+        ]
+        assert not valid & rest
+        assert held_out.n_valid == len(list(read_pairs(held_out.valid))) in (11, 12)
+        drawn |= valid
+    assert not drawn & {"a 201", "b 201", "a 202", "b 202"}
+    numbers = [int(side.split()[1]) for side in drawn if side.startswith("a")]
+    assert min(numbers) < 200 < max(numbers) and any(side.startswith("e") for side in drawn)
+
+
 @pytest.mark.parametrize("pairs", [[("a", "b")], [("a", "b")] * 1_000, [("a", f"{i}") for i in range(100)]])
 def test_a_text_that_is_too_small_is_refused_before_anything_is_written(
     pairs: list[tuple[str, str]], tmp_path: Path

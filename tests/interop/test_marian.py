@@ -10,13 +10,19 @@ import pytest
 import torch
 from support.calls import fork_transduce
 from support.opus_models import LINES, hugging_face, opus, sentencepiece, transformers
+from support.toy_task import write_lines
+from support.trainings import CONFIG, train, with_train
 
 import transduce
 from transduce import UserError
+from transduce.data.corpora import read_pairs
 from transduce.data.vocabulary import EOS
 from transduce.interop.marian_export import export_marian
 from transduce.interop.marian_import import import_marian
+from transduce.storage import run_choices
 from transduce.storage.model_folder import load_model
+from transduce.storage.run_folder import run_config
+from transduce.storage.run_request import TrainRequest
 
 
 @pytest.mark.parametrize(
@@ -128,6 +134,22 @@ def test_an_imported_model_translates_and_scores(tmp_path: Path) -> None:
     best = model.translate(LINES[:1])[0]
     assert model.score(LINES[:1], [best.text])[0].log_prob < 0
     assert fork_transduce("import", "marian", folder, tmp_path / "model").code == 2
+
+
+def test_a_text_that_is_held_out_has_no_source_with_another_language_code(tmp_path: Path) -> None:
+    import_marian(opus(tmp_path / "opus"), tmp_path / "model")
+    twice = [(f"{code}der Hund {i}", f"{code[2:5]} {i}") for i in range(100) for code in (">>fra<< ", ">>ita<<")]
+    once = [(f">>fra<< das Kind {i}", f"enfant {i}") for i in range(10)]
+    sides = zip(*twice, *once, strict=True)
+    texts = [write_lines(tmp_path / name, side) for name, side in zip(("src", "tgt"), sides, strict=True)]
+    config = with_train(CONFIG, max_steps=1, warmup_steps=1, decay_steps=0)
+    config = replace(config, data=replace(config.data, bpe_dropout=0.0))
+    run = tmp_path / "run"
+    train(config, train=texts, valid=[], out=run, start_from=tmp_path / "model")
+    written = (run / "held-out" / "valid.src").stat().st_mtime_ns
+    resumed = run_choices.complete(TrainRequest(run_config(run), texts, [], run, resume=True), lambda lines: None)
+    assert {*read_pairs(resumed.valid_corpus)} <= {*once}
+    assert resumed.valid_corpus.src.stat().st_mtime_ns == written, "a run that resumes has another text"
 
 
 @pytest.mark.parametrize(

@@ -159,9 +159,18 @@ def load_config(path: Path) -> Config:
     return from_json(read_verified(path, "config.json"), path / "config.json")
 
 
+def load_tokenizer(path: Path) -> TokenizerLike:
+    """Return the tokenizer of a model folder. Raises UserError if it is damaged."""
+    where = path / "tokenizer.json"
+    try:
+        return Tokenizer.from_json(read_verified(path, "tokenizer.json").decode(), where)
+    except UnicodeDecodeError as problem:
+        raise UserError(f"{where}: expected UTF-8 ({problem}); use another copy") from None
+
+
 def _load(path: Path, build: Callable[[Config], Any] | None) -> LoadedModel:
     config = load_config(path)
-    tokenizer = _tokenizer(read_verified(path, "tokenizer.json"), path / "tokenizer.json")
+    tokenizer = load_tokenizer(path)
     if config.model.vocab_size != tokenizer.vocab_size:
         raise UserError(
             f"{path}: expected a tokenizer with {config.model.vocab_size} pieces, as many as the model has embedding "
@@ -247,13 +256,6 @@ def _is_of_hugging_face(config: Path) -> bool:
         if config.is_file() and config.stat().st_size <= MAX_JSON_BYTES:
             return "model_type" in msgspec.json.decode(config.read_bytes(), type=dict)
     return False
-
-
-def _tokenizer(content: bytes, where: Path) -> TokenizerLike:
-    try:
-        return Tokenizer.from_json(content.decode(), where)
-    except UnicodeDecodeError as problem:
-        raise UserError(f"{where}: expected UTF-8 ({problem}); use another copy") from None
 
 
 ONCE_PER_LAYER = {  # a matrix that each layer of encoder and decoder has once

@@ -17,11 +17,13 @@ from transduce.console import printable
 from transduce.data.corpora import Corpus, read_pairs
 from transduce.data.held_out import MOST_PAIRS, MOST_SHARE, HeldOut, hold_out
 from transduce.data.text_size import measure
+from transduce.data.tokenizer import Tokenizer
+from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
 from transduce.model import devices
 from transduce.model.cpu_backend import has_fast_bf16
 from transduce.storage.checkpoints import before_decay, checkpoints, load_state, step_of
-from transduce.storage.model_folder import load_config
+from transduce.storage.model_folder import load_config, load_tokenizer
 from transduce.storage.run_request import OF_THE_TIME, TrainRequest, with_precision
 from transduce.training import distributed
 from transduce.training.trial import run_trial
@@ -47,7 +49,7 @@ def complete(request: TrainRequest, print_lines: Callable[[list[str]], None]) ->
         print_lines([f"reading {', '.join(corpus.name for corpus in request.given_corpora)}"])
     if not request.valid:
         with distributed.leader_first():
-            held_out = _held_out(request, parent)
+            held_out = _held_out(request)
         request = dataclasses.replace(request, held_out=held_out)
         if not request.has_run:
             print_lines([_line_of(held_out)])
@@ -104,9 +106,18 @@ def config_of_parent(folder: Path | None) -> Config | None:
     return config
 
 
-def _held_out(request: TrainRequest, parent: Config | None) -> HeldOut:
-    tags = (parent or request.config).data.tags
-    return hold_out(request.given_corpora, request.out / HELD_OUT, seed=request.config.train.seed, tags=tags)
+def _held_out(request: TrainRequest) -> HeldOut:
+    rules = {"seed": request.config.train.seed, "tags": request.config.data.tags, "tokenizer": _tokenizer(request)}
+    return hold_out(request.given_corpora, request.out / HELD_OUT, **rules)
+
+
+def _tokenizer(request: TrainRequest) -> TokenizerLike | None:
+    """Return the tokenizer of the model of --from, or of the run; None if it is not learned yet, or damaged."""
+    if request.start_from is not None:
+        return load_tokenizer(request.start_from)
+    with suppress(OSError, UserError):
+        return Tokenizer.load(request.out / "tokenizer.json") if request.has_run else None
+    return None
 
 
 def _line_of(held_out: HeldOut) -> str:
