@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from support.toy_task import write_lines
 
+from transduce.config.recipes import auto
 from transduce.data.corpora import Corpus
 from transduce.data.text_size import estimated_tokens, measure
 from transduce.data.tokenizer import Tokenizer
@@ -37,6 +38,15 @@ def test_pairs_that_came_before_are_repeated(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "a", lines)
     text = measure([Corpus(path, path)])
     assert text.repeated == pytest.approx(0.95, abs=0.002)
+
+
+def test_a_text_of_rare_characters_gets_a_vocabulary_that_has_them_all(tmp_path: Path) -> None:
+    characters = [chr(0x4E00 + i) for i in range(3_000)]  # a dictionary: each is in one pair
+    src = write_lines(tmp_path / "a", characters)
+    text = measure([Corpus(src, write_lines(tmp_path / "b", [f"meaning {i}" for i in range(3_000)]))])
+    assert text.characters == 3_000 + len({*"meaning 0123456789"})
+    config = auto.configure(auto.SIZES[0][1], text, steps=100, precision="fp32")
+    assert {*characters} <= {*Tokenizer.learn(characters, vocab_size=config.data.vocab_size).vocabulary}
 
 
 @pytest.mark.parametrize(
