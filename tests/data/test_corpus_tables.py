@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -290,6 +291,38 @@ def test_a_folder_in_the_translation_format_of_hugging_face(tmp_path: Path, pa: 
     ):
         corpora.problems([Corpus(Path(f"{tmp_path}:en,de"))])
     assert both_ways(Corpus(tmp_path / "train-*.parquet:en,de"), tmp_path / "made2") == PAIRS
+
+
+@pytest.mark.parametrize(
+    ("test", "train", "advice"),
+    [
+        ("test/data-0.arrow", "train/data-0.arrow", "train"),  # of DatasetDict.save_to_disk
+        ("data/validation-00000.parquet", "data/train-00000.parquet", "data/train-*.parquet"),  # of a Hub
+        ("de-en/dev.parquet", "de-en/train.parquet", "de-en/train.parquet"),
+        ("testset2014.parquet", "de/train-1.arrow", "de/train-*.arrow"),
+        ("test-1.parquet", "testimonials.parquet", None),
+    ],
+)
+def test_the_advice_for_a_dataset_with_a_test_set_works(
+    test: str, train: str, advice: str | None, tmp_path: Path, pa: Any
+) -> None:
+    folder = tmp_path / "a set"
+    for name, table in ((test, columns(pa)), (train, columns(pa, id=["x"] * len(PAIRS)))):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_parquet(table, folder / name)
+    with pytest.raises(UserError, match="the name says test or validation; ") as refusal:
+        corpora.problems([Corpus(Path(f"{folder}:en,de"))])
+    remedy = str(refusal.value).partition("; ")[2]
+    assert remedy == (f"give '{folder}/{advice}:en,de'" if advice else "move it away")
+    if advice:
+        assert list(read_pairs(Corpus(Path(*shlex.split(remedy)[1:])))) == PAIRS
+
+
+def test_a_name_that_begins_as_test_does_is_training_text(tmp_path: Path, pa: Any) -> None:
+    for name in ("testimonials.parquet", "devanagari/a.parquet", "validity.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        write_parquet(columns(pa), tmp_path / name)
+    assert len(list(read_pairs(Corpus(tmp_path)))) == 3 * len(PAIRS)
 
 
 def test_a_folder_written_by_save_to_disk(tmp_path: Path, pa: Any) -> None:

@@ -10,7 +10,9 @@ hf:OWNER/SET/de-en/train-*.parquet        files of a dataset at Hugging Face, do
 import dataclasses
 import glob
 import importlib
+import re
 import reprlib
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -26,6 +28,8 @@ from transduce.errors import UserError
 
 WEIGHT_LIMIT = 1_000  # a weight is below this limit
 HUGGING_FACE = "hf:"
+EVALUATION = re.compile(r"(dev|test|valid)(ation|set|s|test)?(?![^\W\d_])")  # a word at the beginning of a name
+TRAINING = re.compile(r"train(?![^\W\d_])")
 
 
 @dataclass(frozen=True)
@@ -169,11 +173,24 @@ def _files(path: Path) -> tuple[list[Path], list[str]]:
         return [Path(file) for file in sorted(glob.glob(str(source)))], columns
     files = sorted(file for file in source.rglob("*") if file.suffix in (".parquet", ".arrow"))
     for file in files:
-        if any(part.startswith(("test", "valid", "dev")) for part in file.relative_to(source).parts):
-            raise UserError(
-                f"{file}: expected training text, but the name says test or validation; give '{source}/train-*.parquet'"
-            )
+        if any(map(EVALUATION.match, file.relative_to(source).parts)):
+            training = _training_part(source, files)
+            remedy = "move it away"
+            if training:
+                remedy = "give " + shlex.quote(":".join([f"{training}", *([",".join(columns)] if columns else [])]))
+            raise UserError(f"{file}: expected training text, but the name says test or validation; {remedy}")
     return files, columns
+
+
+def _training_part(folder: Path, files: Sequence[Path]) -> Path | None:
+    """Return the folder, or the pattern, of the first files of a dataset whose name says training; None without any."""
+    for file in files:
+        place = folder
+        for part in file.relative_to(folder).parts:
+            place /= part
+            if TRAINING.match(part):
+                return file.parent / f"train-*{file.suffix}" if file.name.startswith("train-") else place
+    return None
 
 
 def columns_in(path: PurePath) -> list[str]:
