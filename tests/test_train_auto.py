@@ -30,7 +30,7 @@ from transduce.evaluation.run_report import refresh_report
 from transduce.storage import run_choices, run_folder, run_request
 from transduce.storage.checkpoints import checkpoints, load_state
 from transduce.storage.model_folder import load_model, save_model
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import reports
 from transduce.training import trial
 from transduce.training.weights import weights
 
@@ -81,7 +81,7 @@ def test_two_files_and_minutes_are_enough(
     assert "4 pairs of the training text, which were held out" in card
     config = run_folder.run_config(run)
     assert config.train.seed == 3 and config.model.d_model == 16
-    assert {"valid_bleu", "valid_chrf"} <= {name for line in read_log(run) for name in line}
+    assert {"valid_bleu", "valid_chrf"} <= {name for line in reports(run) for name in line}
     assert refresh_report(run) == [] and "held out" in (run / "report.html").read_text()
 
 
@@ -133,7 +133,7 @@ def test_a_model_learns_other_text_in_the_given_time(
     run = tmp_path / "run"
     tuned = transduce.fit(*new, out=run, recipe=recipe, minutes=0.03, start_from=old, old_valid=valid)
     assert tuned.translate(["a b"])
-    evaluations = [line for line in read_log(run) if "valid_loss" in line]
+    evaluations = [line for line in reports(run) if "valid_loss" in line]
     assert evaluations[0]["step"] == 0 and "valid_old_loss" in evaluations[0]
     assert evaluations[-1]["valid_loss"] < evaluations[0]["valid_loss"] - 0.1
     parent, config = load_model(old), run_folder.run_config(run)

@@ -32,7 +32,7 @@ from transduce.data.batches import Batch
 from transduce.errors import UserError
 from transduce.model.transformer import Transformer
 from transduce.storage.checkpoints import checkpoint_path, checkpoints, load_checkpoint
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import reports
 from transduce.train import TranslationTask
 from transduce.training import state
 from transduce.training.gradients import Gradient, Gradients, dropout_seed
@@ -202,7 +202,7 @@ def test_a_step_with_a_nonfinite_number_changes_no_weights(
             equal = [values.equal(new[name]) for name, values in old.items()]
             assert all(equal) if step in faulty else not any(equal), step
         before = after
-    assert {line["step"] for line in read_log(tmp_path / "run") if "skipped" in line} == faulty
+    assert {line["step"] for line in reports(tmp_path / "run") if "skipped" in line} == faulty
     assert before.state["skipped"] == 36
 
 
@@ -232,7 +232,7 @@ def test_five_nonfinite_steps_in_a_row_end_a_run_with_good_checkpoints(
         checkpoint = load_checkpoint(path)
         for tensors in (checkpoint.weights, checkpoint.optimizer, checkpoint.ema or {}):
             assert all(bool(values.isfinite().all()) for values in tensors.values())
-    skips = [line["step"] for line in read_log(out) if "skipped" in line]
+    skips = [line["step"] for line in reports(out) if "skipped" in line]
     assert skips == [4, 13, 14, 15, 16, 17]
     with monkeypatch.context() as patch:
         inject(patch, [17])
@@ -259,12 +259,12 @@ def test_a_skipped_step_is_logged_with_its_lines(
         assert (states[9].ema or {})[name].equal(average)
     assert states[9].state["data"]["index"] == states[8].state["data"]["index"] + 1
     assert states[9].state["skipped"] == 3 and states[12].state["skipped"] == 3
-    lines = {line["step"]: line for line in read_log(tmp_path / "run") if "skipped" in line}
+    lines = {line["step"]: line for line in reports(tmp_path / "run") if "skipped" in line}
     assert lines.keys() == {1, 2, 9}
     assert lines[9]["skipped"] == "loss nan, gradient norm nan"
     assert "train.src" in lines[9]["lines"] and "lines " in lines[9]["lines"]
-    reports = [line["step"] for line in read_log(tmp_path / "run") if "loss" in line]
-    assert reports == [3, 4, 5, 6, 7, 8, 10, 11, 12]
+    steps = [line["step"] for line in reports(tmp_path / "run") if "loss" in line]
+    assert steps == [3, 4, 5, 6, 7, 8, 10, 11, 12]
 
 
 def test_a_run_with_skipped_steps_resumes_bit_for_bit(

@@ -28,7 +28,7 @@ from transduce.storage.checkpoints import (
     regular_checkpoints,
 )
 from transduce.storage.model_folder import load_model, save_model
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import reports
 from transduce.storage.run_request import TrainRequest
 from transduce.train import TranslationTask
 from transduce.training.run import Run
@@ -60,7 +60,7 @@ def test_start_from_keeps_weights_tokenizer_and_architecture(
     assert model.tokenizer.sha256 == parent.tokenizer.sha256
     assert model.config.model == replace(parent.config.model, dropout=0.5)
     assert model.config.data.vocab_size == parent.config.data.vocab_size
-    start, first = read_log(tmp_path / "run")[:2]
+    start, first = [*reports(tmp_path / "run")][:2]
     assert start["step"] == 0 and "valid_bleu" in start and first["step"] == 2
     assert first["lr"] < training.learning_rate(1, d_model=16, warmup_steps=1)
     train(config, out=tmp_path / "run", start_from=parent_folder, resume=True, **other)
@@ -119,7 +119,7 @@ def test_the_model_to_start_from_can_be_the_best(
     assert "step 0: validation loss 3.000, perplexity 1.00, BLEU 47.0; old text: loss 2.000" in lines
     assert lines.count("(best so far)") == 1
     assert lines.count("the model is worse on the old text than at step 0: loss 2.000") == 2
-    assert [line["step"] for line in read_log(tmp_path / "run") if "valid_loss" in line] == [0, 2, 4, 6]
+    assert [line["step"] for line in reports(tmp_path / "run") if "valid_loss" in line] == [0, 2, 4, 6]
     assert regular_checkpoints(tmp_path / "run", 2) == checkpoints(tmp_path / "run")[1:]
     replace_scores(monkeypatch, [3.0])
     train(config, out=tmp_path / "run", resume=True, **request)
@@ -143,7 +143,7 @@ def test_the_evaluation_of_step_0_changes_no_weight(
     with monkeypatch.context() as patch:
         patch.setattr(training, "evaluate_step", without_start)
         train(TUNED, out=tmp_path / "other", **request)
-    assert read_log(tmp_path / "other")[0]["step"] > 0
+    assert [*reports(tmp_path / "other")][0]["step"] > 0
     last = [load_checkpoint(checkpoint_path(tmp_path / name, 8)).weights for name in ("run", "other")]
     assert all(last[0][name].equal(value) for name, value in last[1].items())
 
@@ -176,7 +176,7 @@ def test_fit_starts_from_a_model(finished_runs: dict[str, Path], run_texts: Text
         start_from=parent,
         old_valid=run_texts["valid"],
     )
-    start = read_log(tmp_path / "run")[0]
+    start = [*reports(tmp_path / "run")][0]
     assert start["step"] == 0 and start["valid_bleu"] == start["valid_old_bleu"]
 
 

@@ -31,7 +31,7 @@ from transduce.model import devices
 from transduce.storage import run_folder
 from transduce.storage.checkpoints import checkpoint_path, checkpoints, load_checkpoint
 from transduce.storage.model_folder import load_config
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import reports
 from transduce.training.signals import StopSignal
 
 
@@ -141,14 +141,14 @@ def test_the_command_stops_at_sigterm_and_exits_0(toy: Toy, tmp_path: Path) -> N
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 60
-        while not read_log(tmp_path / "run") and time.monotonic() < deadline:
+        while not [*reports(tmp_path / "run")] and time.monotonic() < deadline:
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err.decode()
     assert out == b""
     assert b"continue with the same command and --resume" in err
-    assert checkpoint_steps(tmp_path / "run")[-1] == read_log(tmp_path / "run")[-1]["step"]
+    assert checkpoint_steps(tmp_path / "run")[-1] == [*reports(tmp_path / "run")][-1]["step"]
 
 
 def test_a_second_signal_ends_the_program_at_once() -> None:

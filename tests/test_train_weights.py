@@ -18,7 +18,7 @@ from transduce.storage.checkpoints import (
 )
 from transduce.storage.model_folder import load_model
 from transduce.storage.run_folder import average_run, final_weights, holds
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import reports
 from transduce.training.weights import weights
 
 
@@ -119,7 +119,7 @@ def test_patience_stops_early_and_keeps_the_best_checkpoint(
     train(config, out=tmp_path / "run", **run_texts)
     assert checkpoint_steps(tmp_path / "run") == [4, 6, 9, 10]
     assert holds(tmp_path / "run" / "model", load_checkpoint(checkpoints(tmp_path / "run")[0]).weights)
-    assert read_log(tmp_path / "run")[-1]["step"] == 10
+    assert [*reports(tmp_path / "run")][-1]["step"] == 10
     replace_scores(monkeypatch, [3.0])
     capsys.readouterr()
     train(config, out=tmp_path / "run", resume=True, **run_texts)

@@ -10,7 +10,7 @@ from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import DecodingOptions, Split
 from transduce.decoding.segmentation import segments_of, split_line
-from transduce.decoding.translations import join, translations_of
+from transduce.decoding.translations import _parts, translations_of
 
 WHOLE = DecodingOptions(split="long")
 APART = DecodingOptions(split="sentences")
@@ -135,7 +135,7 @@ def test_segments_of_lines(tokenizer: Tokenizer) -> None:
     ],
 )
 def test_gaps_follow_the_target_script(texts: list[tuple[str, str]], expected: str) -> None:
-    assert join(texts) == expected
+    assert "".join(_parts(texts)) == expected
 
 
 # ---- line breaks, and text without letters -----------------------------------------------------------------------

@@ -44,7 +44,7 @@ from transduce.model.transformer import Transformer
 from transduce.model.transformer import parameter_count as count_parameters
 from transduce.storage.checkpoints import checkpoints, load_checkpoint
 from transduce.storage.model_folder import load_model
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import reports
 from transduce.train import TranslationTask
 from transduce.training.state import TrainingState, move_average
 from transduce.training.weights import weights
@@ -119,7 +119,7 @@ def test_sizes_that_cannot_be_built_are_refused(model: Any, setting: dict[str, A
 @decoders
 def test_a_decoder_is_trained_and_continues_text(model: Any, cli: Callable[..., CommandResult], tmp_path: Path) -> None:
     run = train_in(tmp_path, model)
-    last = read_log(run)[-1]["valid_loss"]
+    last = [*reports(run)][-1]["valid_loss"]
     scores = json.loads(cli("evaluate", run / "model", "--text", tmp_path / "valid", "--json").out)
     assert scores["loss"] == pytest.approx(last, abs=1e-5)
     loaded = transduce.family.load(run / "model", precision="auto")
@@ -146,7 +146,7 @@ def test_an_encoder_is_trained_and_fills_in_words(
 ) -> None:
     run = train_in(tmp_path, model)
     scores = json.loads(cli("evaluate", run / "model", "--text", tmp_path / "valid", "--json").out)
-    assert scores["loss"] == pytest.approx(read_log(run)[-1]["valid_loss"], abs=1e-5)
+    assert scores["loss"] == pytest.approx([*reports(run)][-1]["valid_loss"], abs=1e-5)
     encoder = transduce.family.load(run / "model")
     lines = ["a b [MASK] d e", "c [MASK] e f g h i j", "d e [MASK] g h"]
     disturb(encoder.model)
@@ -264,7 +264,7 @@ def test_a_model_of_a_task_is_loaded_with_its_weights_and_buffers(tmp_path: Path
     model: Any = loaded.model
     assert model.encoder.attention.directions.equal(Performer(8, 8, seed=5).directions)
     scores = evaluate_restored(loaded, tmp_path / "valid")
-    assert scores.loss == pytest.approx(read_log(run)[-1]["valid_loss"], abs=1e-5)
+    assert scores.loss == pytest.approx([*reports(run)][-1]["valid_loss"], abs=1e-5)
     assert TextEncoder(member_of(loaded)).fill(["a [MASK] c"])[0].value
     with pytest.raises(UserError, match="encoder.attention.directions is in only one of the two"):
         load_model(run / "model")

@@ -30,7 +30,7 @@ from transduce.family.window import with_window
 from transduce.model.attention import Attention, Mask, reference_attention
 from transduce.model.transformer import Transformer
 from transduce.storage.model_folder import LoadedModel, load_model
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import reports
 from transduce.translate import Translator
 
 
@@ -233,7 +233,7 @@ def test_the_training_loop_trains_the_model_of_the_page(tmp_path: Path, monkeypa
     torch.testing.assert_close(ours[:, :2], theirs[:, :2])
     assert (ours - theirs).abs().max() > 1e-4
     scores = score_lines(loaded.model, loaded.tokenizer, [*read_lines("valid.txt")])
-    (last,) = [line["valid_loss"] for line in read_log(tmp_path / "run") if "valid_loss" in line]
+    (last,) = [line["valid_loss"] for line in reports(tmp_path / "run") if "valid_loss" in line]
     assert scores.loss == pytest.approx(last, abs=1e-4)  # the loop evaluated the model with its window
 
 

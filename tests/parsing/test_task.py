@@ -15,7 +15,7 @@ from transduce.errors import UserError
 from transduce.parsing.linearize import FORMS, TreeForm, linearize
 from transduce.parsing.parse import load_parser
 from transduce.parsing.trees import sentence_of, trees_of
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import reports
 
 NOUNS = ["cat", "dog", "bird", "fish"]
 TREES = [f"(S (NP (DT the) (NN {a})) (VP (VBZ sees) (NP (DT a) (NN {b}))))" for a in NOUNS for b in NOUNS]
@@ -42,7 +42,7 @@ def texts(folder: Path, form: TreeForm) -> tuple[Path, Path]:
 def test_a_parser_learns_its_treebank(form: TreeForm, tmp_path: Path) -> None:
     both = texts(tmp_path, form)
     model = train(PARSER, train=both, valid=both, out=tmp_path / "run")
-    evaluations = [line for line in read_log(tmp_path / "run") if "valid_f1" in line]
+    evaluations = [line for line in reports(tmp_path / "run") if "valid_f1" in line]
     assert [line["step"] for line in evaluations] == [60, 120]
     assert evaluations[-1]["valid_f1"] > 90
     assert evaluations[-1].keys() >= {"valid_loss", "valid_perplexity", "valid_exact", "valid_tagging"}

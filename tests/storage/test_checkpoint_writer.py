@@ -18,7 +18,7 @@ from transduce.errors import UserError
 from transduce.storage import checkpoints as module
 from transduce.storage.atomic_folder import write_folder
 from transduce.storage.checkpoints import MAX_FAILED_SAVES, Checkpoint, CheckpointWriter, checkpoints, step_of
-from transduce.storage.run_log import RunLog, read_log
+from transduce.storage.run_log import RunLog, reports
 
 KEEPS_TWO = TrainConfig(keep_checkpoints=2, checkpoint_every_steps=10)
 
@@ -148,7 +148,7 @@ def test_the_log_is_durable_before_a_checkpoint(run: Run, monkeypatch: pytest.Mo
         run.save(10)
     assert run.steps() == [] and len(run.lines) == 1
     run.save(20)
-    assert run.steps() == [20] and [line["step"] for line in read_log(run.folder)] == [10]
+    assert run.steps() == [20] and [line["step"] for line in reports(run.folder)] == [10]
 
 
 def test_the_newest_regular_checkpoints_and_the_best_one_remain(run: Run) -> None:

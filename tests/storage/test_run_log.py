@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from transduce.errors import UserError
-from transduce.storage.run_log import RunLog, read_log
+from transduce.storage.run_log import RunLog, reports
 
 
 def write(run: Path, *lines: str) -> Path:
@@ -23,7 +23,7 @@ def test_reports_are_read_in_order(tmp_path: Path) -> None:
     log.report(100, {"loss": 5.25, "lr": 1e-4, "epoch": 0})
     log.report(100, {"valid_loss": 4.0, "note": "déjà vu\n", "nothing": None})
     log.close()
-    assert read_log(tmp_path) == [
+    assert [*reports(tmp_path)] == [
         {"step": 100, "loss": 5.25, "lr": 1e-4, "epoch": 0},
         {"step": 100, "valid_loss": 4.0, "note": "déjà vu\n", "nothing": None},
     ]
@@ -35,7 +35,7 @@ def test_each_report_can_be_read_at_once(tmp_path: Path) -> None:
     log = RunLog(tmp_path, 0)
     for step in (1, 2, 3):
         log.report(step, {"loss": 1.0})
-        assert [line["step"] for line in read_log(tmp_path)] == list(range(1, step + 1))
+        assert [line["step"] for line in reports(tmp_path)] == list(range(1, step + 1))
     log.close()
 
 
@@ -48,7 +48,7 @@ def test_reports_while_another_thread_flushes_are_complete(tmp_path: Path) -> No
         log.report(step, {"loss": 1.0})
     thread.join()
     log.close()
-    assert [line["step"] for line in read_log(tmp_path)] == list(range(20))
+    assert [line["step"] for line in reports(tmp_path)] == list(range(20))
 
 
 class SlowFile:
@@ -66,9 +66,9 @@ class SlowFile:
 
 
 def test_a_run_without_a_log_has_no_reports(tmp_path: Path) -> None:
-    assert read_log(tmp_path) == []
+    assert [*reports(tmp_path)] == []
     RunLog(tmp_path, 0).close()
-    assert read_log(tmp_path) == [] and (tmp_path / "log.jsonl").read_bytes() == b""
+    assert [*reports(tmp_path)] == [] and (tmp_path / "log.jsonl").read_bytes() == b""
 
 
 @pytest.mark.parametrize(("after_step", "count"), [(0, 0), (1, 0), (9, 0), (10, 2), (15, 2), (20, 3), (30, 4), (99, 4)])
@@ -79,24 +79,24 @@ def test_a_resumed_run_removes_later_lines(tmp_path: Path, after_step: int, coun
     assert path.read_text(encoding="utf-8") == "".join(lines[:count])  # byte for byte
     log.report(after_step + 5, {"loss": 1.0})
     log.close()
-    assert [line["step"] for line in read_log(tmp_path)] == [10, 10, 20, 30][:count] + [after_step + 5]
+    assert [line["step"] for line in reports(tmp_path)] == [10, 10, 20, 30][:count] + [after_step + 5]
 
 
 @pytest.mark.parametrize("fragment", ['{"step":30', "{", '{"step":30,"loss":2.5}', '{"step":3'])
 def test_an_incomplete_last_line_is_skipped(tmp_path: Path, fragment: str) -> None:
     write(tmp_path, '{"step":10}\n', '{"step":20}\n', fragment)
-    assert [line["step"] for line in read_log(tmp_path)] == [10, 20]
+    assert [line["step"] for line in reports(tmp_path)] == [10, 20]
     log = RunLog(tmp_path, 99)
     log.report(40, {})
     log.close()
-    assert [line["step"] for line in read_log(tmp_path)] == [10, 20, 40]
+    assert [line["step"] for line in reports(tmp_path)] == [10, 20, 40]
 
 
 @pytest.mark.parametrize("line", ["\n", "words\n", "[]\n", "7\n", "{}\n", '{"step":"x"}\n', '{"step":null}\n'])
 def test_a_foreign_line_is_refused_with_its_number(tmp_path: Path, line: str) -> None:
     before = write(tmp_path, '{"step":10}\n', line, '{"step":20}\n').read_bytes()
     with pytest.raises(UserError, match=r"log\.jsonl:2: expected a JSON object with a step; remove this line"):
-        read_log(tmp_path)
+        [*reports(tmp_path)]
     with pytest.raises(UserError, match=r"log\.jsonl:2"):
         RunLog(tmp_path, 0)
     assert (tmp_path / "log.jsonl").read_bytes() == before
@@ -106,7 +106,7 @@ def test_nan_and_infinity_are_null(tmp_path: Path) -> None:
     log = RunLog(tmp_path, 0)
     log.report(1, {"loss": float("nan"), "norm": float("inf")})
     log.close()
-    assert read_log(tmp_path) == [{"step": 1, "loss": None, "norm": None}]
+    assert [*reports(tmp_path)] == [{"step": 1, "loss": None, "norm": None}]
 
 
 # ---- trackers ----------------------------------------------------------------------------------------------------
@@ -126,4 +126,4 @@ def test_a_tracker_that_cannot_write_does_not_stop_a_training(tmp_path: Path) ->
     log.tracker = FullTracker()
     log.report(1, {"loss": 1.5})
     log.close()
-    assert read_log(tmp_path) == [{"step": 1, "loss": 1.5}]
+    assert [*reports(tmp_path)] == [{"step": 1, "loss": 1.5}]

@@ -10,7 +10,7 @@ from typing import Any
 from support.trainings import train
 from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
 from transduce.storage.atomic_folder import read_folder
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import reports
 
 Texts = dict[str, tuple[Path, Path]]
 
@@ -77,7 +77,7 @@ def ending(run: Path) -> dict[str, Any]:
         elif path.name == "state.json":
             contents[name] = _without_times(json.loads(path.read_bytes()))
         elif path.name == "log.jsonl":
-            contents[name] = [_without_times(line) for line in read_log(run)]
+            contents[name] = [_without_times(line) for line in reports(run)]
             assert path.read_bytes().count(b"\n") == len(contents[name])
         else:
             contents[name] = hashlib.sha256(path.read_bytes()).hexdigest()

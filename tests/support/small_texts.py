@@ -1,12 +1,13 @@
 """Small corpora for several test files, and a plain reader of token stores."""
 
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from transduce.data.corpora import Corpus
-from transduce.data.token_file import BLOCK_PAIRS
+from transduce.data.token_file import BLOCK_PAIRS, TokenFile
 from transduce.data.token_store import TokenStore, open_store
 from transduce.data.tokenizer import Tokenizer
 
@@ -44,6 +45,14 @@ def contents(store: TokenStore) -> list[tuple[list[int], list[int]]]:
     """Return the ids of all pairs of a store."""
     src, tgt = store.read(np.arange(len(store)))
     return [(a.tolist(), b.tolist()) for a, b in zip(src, tgt, strict=True)]
+
+
+def check_sums(files: Iterable[TokenFile]) -> None:
+    """Read token files whole. Raises DamagedTokenFile for the first one with a checksum that differs."""
+    for file in files:
+        file.lengths()
+        for number in range(len(file.offsets) - 1):
+            file.block(number)
 
 
 def read_one(store: TokenStore, pair: int) -> tuple[list[int], list[int], tuple[int, ...]]:

@@ -11,7 +11,7 @@ from support.toy_task import toy_lines, write_pairs
 from transduce import train as training
 from transduce.config.schema import Config, DataConfig, ModelConfig, SearchConfig, TrainConfig
 from transduce.storage.checkpoints import checkpoints, load_checkpoint, step_of
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import reports
 from transduce.storage.run_request import TrainRequest
 from transduce.training.task import Task
 
@@ -87,7 +87,7 @@ def checkpoint_steps(run: Path) -> list[int]:
 def log_without_times(run: Path) -> list[dict[str, Any]]:
     """Return the lines of the log of a run without the values that differ between two identical runs."""
     times = ("seconds", "processor_share", "tokens_per_second")
-    return [{name: value for name, value in line.items() if name not in times} for line in read_log(run)]
+    return [{name: value for name, value in line.items() if name not in times} for line in reports(run)]
 
 
 def assert_same(run: Path, expected: Path) -> None:

@@ -25,7 +25,7 @@ from transduce.storage.checkpoints import (
     save_checkpoint,
     step_of,
 )
-from transduce.storage.run_log import RunLog, read_log
+from transduce.storage.run_log import RunLog, reports
 
 ERRORS = [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EFBIG]
 
@@ -177,7 +177,7 @@ def test_reports_that_a_full_disk_refused_are_written_later(tmp_path: Path, monk
         log.report(4, {"loss": 2.0})
         log.sync()
         log.close()
-        assert read_log(run) == [
+        assert [*reports(run)] == [
             {"step": step, "loss": loss} for step, loss in zip((1, 2, 3, 4), (1.5, 1.0, 1.5, 2.0), strict=True)
         ]
 

@@ -32,7 +32,7 @@ from transduce.model.transformer import Transformer
 from transduce.storage.atomic_folder import Content, write_folder
 from transduce.storage.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from transduce.storage.model_folder import load_model, save_model
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import evaluations
 from transduce.storage.tensors import average
 from transduce.training.weights import weights
 
@@ -148,7 +148,7 @@ def test_hostile_json_as_the_state_of_a_checkpoint_is_refused(
 @pytest.mark.parametrize("kind", JSONS)
 def test_hostile_json_as_a_line_of_the_log_is_refused(canary: Path, tmp_path: Path, kind: str) -> None:
     (tmp_path / "log.jsonl").write_bytes(JSONS[kind] + b"\n")
-    assert "log.jsonl:1" in refusal(partial(read_log, tmp_path), canary)
+    assert "log.jsonl:1" in refusal(partial(evaluations, tmp_path), canary)
 
 
 @pytest.mark.parametrize("kind", CONFIGS)

@@ -35,7 +35,7 @@ from support.small_runs import AVERAGE, Texts, differences, ending
 from support.toy_task import ROOT, CommandResult
 
 from transduce.storage.checkpoints import checkpoints, step_of
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import reports
 
 pytestmark = pytest.mark.xdist_group("ranks")  # one after the other: ranks must answer in time
 
@@ -66,7 +66,7 @@ def weights_of(run: Path) -> dict[str, torch.Tensor]:
 
 def assert_close(run: Path, expected: Path) -> None:
     """Check that two runs differ by rounding only, in the log and in the weights."""
-    for line, other in zip(read_log(run), read_log(expected), strict=True):
+    for line, other in zip(reports(run), reports(expected), strict=True):
         assert line.keys() == other.keys() and line["step"] == other["step"]
         for name in line.keys() & {"loss", "gradient_norm", "valid_loss"}:
             assert line[name] == pytest.approx(other[name], rel=1e-4)
@@ -130,7 +130,7 @@ def test_a_number_that_is_not_finite_on_one_rank_skips_the_step_on_all(texts: Te
     for victim in (0, 1):
         run, faults = tmp_path / f"run{victim}", [Fault(victim, step, "nan") for step in (4, 5, 20)]
         by_rank = run_on_ranks(tmp_path / f"{victim}", 2, train_and_record, AVERAGE, texts, run, faults)
-        skips = [line for line in read_log(run) if "skipped" in line]
+        skips = [line for line in reports(run) if "skipped" in line]
         assert [line["step"] for line in skips] == [4, 5, 20]
         for line in skips:
             pairs = whole_steps(by_rank)[line["step"] - 1]

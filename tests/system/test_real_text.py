@@ -48,12 +48,12 @@ def test_a_short_training_learns(corpus: tuple[Path, Path, Path, Path], tmp_path
     """After 60 steps with BPE-dropout the loss is lower than with equal probabilities."""
     from support.trainings import train
 
-    from transduce.storage.run_log import read_log
+    from transduce.storage.run_log import reports
 
     src, tgt, *valid = corpus
     settings = ["train.max_steps=60", "train.warmup_steps=60", "train.evaluate_every_steps=30", "data.bpe_dropout=0.1"]
     config: Config = override(demo(), [*settings, "data.vocab_size=6000", "train.log_every_steps=10"])
     model = train(config, train=(src, tgt), valid=(valid[0], valid[1]), out=tmp_path / "run")
-    evaluations = [line["valid_loss"] for line in read_log(tmp_path / "run") if "valid_loss" in line]
+    evaluations = [line["valid_loss"] for line in reports(tmp_path / "run") if "valid_loss" in line]
     assert (model / "model.safetensors").exists()
     assert evaluations[-1] < evaluations[0] < 8.7  # log of 6,000 pieces

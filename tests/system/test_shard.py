@@ -27,7 +27,7 @@ from support.toy_task import CommandResult
 
 from transduce.config.schema import ModelConfig
 from transduce.data.batches import collate
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import reports
 from transduce.training.loss import label_smoothed_cross_entropy
 
 SHARD = {"shard": True}
@@ -60,7 +60,7 @@ def run_of_two(folder: Path, texts: Texts, more: dict[str, Any]) -> Path:
 
 def assert_close(run: Path, expected: Path) -> None:
     """Check that two runs differ by rounding only, in the log and in all tensors of model and checkpoints."""
-    for line, other in zip(read_log(run), read_log(expected), strict=True):
+    for line, other in zip(reports(run), reports(expected), strict=True):
         assert line.keys() == other.keys() and line["step"] == other["step"]
         assert line.get("lines") == other.get("lines")
         for name in line.keys() & {"loss", "gradient_norm", "valid_loss"}:
@@ -118,7 +118,7 @@ def test_the_gradient_equals_the_whole_batch(
 
 def test_a_sharded_run_equals_an_unsharded_one(run_without_shards: Path, run_with_shards: Path) -> None:
     """Log, checkpoints and model agree. All ranks skip a step in which one has a loss of NaN."""
-    assert [line["step"] for line in read_log(run_with_shards) if "skipped" in line] == [4, 5]
+    assert [line["step"] for line in reports(run_with_shards) if "skipped" in line] == [4, 5]
     assert_close(run_with_shards, run_without_shards)
 
 

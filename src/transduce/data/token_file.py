@@ -94,12 +94,6 @@ class TokenFile:
         """Return the number of pairs in a block."""
         return min(BLOCK_PAIRS, len(self) - BLOCK_PAIRS * number)
 
-    def check(self) -> None:
-        """Read the whole file, to compare all checksums."""
-        self.lengths()
-        for number in range(len(self.offsets) - 1):
-            self.block(number)
-
     def lengths(self) -> np.ndarray:
         """Return the lengths of source and target in tokens, EOS included: uint16 (n,2)."""
         begin = self.blocks_end + 8 * (_block_count(len(self)) + 1)

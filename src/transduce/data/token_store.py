@@ -85,11 +85,6 @@ class TokenStore:
         for src, tgt in dict.fromkeys(file.contents.texts for file in self.files):
             yield from text.read_pairs(src, tgt)
 
-    def check(self) -> None:
-        """Read everything. Raises DamagedTokenFile for the first token file with a checksum that differs."""
-        for file in self.files:
-            file.check()
-
     @cached_property
     def _offsets(self) -> np.ndarray:
         """The number of the first pair of each token file, and the number of pairs."""

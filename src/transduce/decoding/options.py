@@ -9,14 +9,13 @@ import functools
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict
 
 from transduce.config.schema import Config, LengthPenalty, SearchConfig, use_python_numbers
 from transduce.config.validation import field_problems, problems, refuse
 from transduce.errors import UserError, nearest
 
 Split = Literal["auto", "none", "long", "sentences"]
-SPLITS: tuple[Split, ...] = get_args(Split)
 Numbers = Literal["copy", "translate"]
 Loops = Literal["retry", "keep"]
 Capitals = Literal["keep", "lower"]

@@ -224,16 +224,12 @@ _NARROW_END = re.compile(r"""[.!?…](?:["'’”“«)\]]|\s?»)*$""")
 _WIDE_END = re.compile(r"""[。！？、，；]["'’”」』）]*$""")
 
 
-def join(texts: Sequence[tuple[str, str]]) -> str:
-    """Return translations of segments, each with the gap that followed its segment, as one text.
-
-    A gap between sentences depends on their script: none after a Chinese or Japanese full stop, else a space.
-    """
-    return "".join(_parts(texts))
-
-
 def _parts(texts: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the texts with the gaps of their script. The last one has none, except what is copied."""
+    """Return translations of segments, each with a gap. texts: each with the gap that followed its segment.
+
+    A gap between sentences depends on their script: none after a Chinese or Japanese full stop, else a space. The last
+    text has none, except what is copied.
+    """
     *others, (last, last_gap) = texts
     return [*(text + _gap(text, gap) for text, gap in others), last + ("" if last_gap == " " else last_gap)]
 

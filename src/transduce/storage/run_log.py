@@ -81,11 +81,6 @@ def reports(run: Path) -> Iterator[LogLine]:
         yield from (line for line, _ in _lines(path))
 
 
-def read_log(run: Path) -> list[LogLine]:
-    """Return all `reports` of a run."""
-    return list(reports(run))
-
-
 def evaluations(run: Path) -> dict[int, dict[str, Any]]:
     """Return the scores of each evaluation of a run, by step."""
     scores = ((line["step"], {name: line[f"valid_{name}"] for name in _score_names(line)}) for line in reports(run))

@@ -33,7 +33,7 @@ from transduce.family.tasks.diffusion_bound import masked_outputs, score_bound
 from transduce.model.build import build
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_folder import load_model
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import reports
 from transduce.training.gradients import cut
 
 LETTERS = "abcdefghij"
@@ -70,7 +70,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_bound_comes_near_the_entropy_of_the_text_and_not_below_it(run: Path) -> None:
     """A line has one of 10 equally likely texts, and its only length: log(10) nats in 9 tokens."""
-    bounds = [line["valid_loss"] for line in read_log(run) if "valid_loss" in line]
+    bounds = [line["valid_loss"] for line in reports(run) if "valid_loss" in line]
     entropy = math.log(10) / 9
     assert len(bounds) == 2 and entropy - 0.02 < bounds[-1] < 2.3 * entropy
 
@@ -94,7 +94,7 @@ def test_a_resumed_run_is_the_same_run(run: Path, tmp_path: Path) -> None:
 def test_more_samples_change_the_bound_little(run: Path) -> None:
     loaded = load_model(run / "model")
     first, again = (score_bound(loaded.model, loaded.tokenizer, LINES * 2) for _ in range(2))
-    assert first == again and first.loss == pytest.approx(read_log(run)[-1]["valid_loss"], abs=1e-5)
+    assert first == again and first.loss == pytest.approx([*reports(run)][-1]["valid_loss"], abs=1e-5)
     assert (first.lines, first.tokens, first.words, first.characters) == (20, 180, 180, 320)
     more = score_bound(loaded.model, loaded.tokenizer, LINES * 2, samples=32)
     assert more.loss == pytest.approx(first.loss, abs=0.06)
@@ -145,7 +145,7 @@ def test_the_command_evaluates_as_the_training_does(
 ) -> None:
     valid = run.parent / "valid"
     scores = json.loads(cli("evaluate", run / "model", "--text", valid, "--json").out)
-    assert scores["loss"] == pytest.approx(read_log(run)[-1]["valid_loss"], abs=1e-5)
+    assert scores["loss"] == pytest.approx([*reports(run)][-1]["valid_loss"], abs=1e-5)
     assert (scores["lines"], scores["tokens"], scores["samples"]) == (20, 180, 8)
     text = cli("evaluate", run / "model", "--text", valid).out.decode()
     assert text.endswith("\n\nupper bounds, estimated with 8 masks of each line\n")

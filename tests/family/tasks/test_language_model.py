@@ -27,7 +27,7 @@ from transduce.family.tasks.text_scores import evaluate_text, score_lines
 from transduce.model.build import build
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_folder import load_model
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import reports
 from transduce.storage.run_request import TrainRequest
 
 LETTERS = "abcdefghij"
@@ -72,14 +72,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_learns_what_no_model_of_single_tokens_can(run: Path) -> None:
     """Of 9 tokens of a line, 8 are one of 10 letters and one is the end: the entropy of single tokens."""
     entropy = -8 / 9 * math.log(8 / 90) - 1 / 9 * math.log(1 / 9)
-    scores = [line["valid_loss"] for line in read_log(run) if "valid_loss" in line]
+    scores = [line["valid_loss"] for line in reports(run) if "valid_loss" in line]
     assert len(scores) == 2 and scores[-1] < entropy / 4
     assert scores[-1] > math.log(10) / 9  # the first letter of a line
 
 
 def test_the_scores_do_not_depend_on_the_tokenizer(run: Path) -> None:
     """Nats for all tokens are those for all words, and those for all characters."""
-    (*_, last) = [line for line in read_log(run) if "valid_loss" in line]
+    (*_, last) = [line for line in reports(run) if "valid_loss" in line]
     nats = 90 * last["valid_loss"]
     assert math.log(last["valid_perplexity"]) == pytest.approx(nats / 90, abs=1e-4)
     assert math.log(last["valid_word_perplexity"]) == pytest.approx(nats / 90, abs=1e-4)  # a letter is a word
@@ -133,7 +133,7 @@ def test_the_command_evaluates_as_the_training_does(
 ) -> None:
     valid = run.parent / "valid"
     scores = json.loads(cli("evaluate", run / "model", "--text", valid, "--json").out)
-    best = min(line["valid_loss"] for line in read_log(run) if "valid_loss" in line)
+    best = min(line["valid_loss"] for line in reports(run) if "valid_loss" in line)
     assert scores["loss"] == pytest.approx(best, abs=1e-5) and scores["tokens"] == 90
     assert b"perplexity per word" in cli("evaluate", run / "model", "--text", valid).out
     assert_mistake(cli("evaluate", run / "model", "--text", valid, "--ref", valid), "--text: expected one model")
@@ -266,7 +266,7 @@ def test_the_public_sizes_have_their_numbers_of_parameters() -> None:
 
 def test_a_gpt2_with_one_head_of_keys_learns_the_same_text_and_continues_it(tmp_path: Path) -> None:
     run = train_in(tmp_path, settings=["model.multi_query=true"])
-    assert [line["valid_loss"] for line in read_log(run) if "valid_loss" in line][-1] < 0.6
+    assert [line["valid_loss"] for line in reports(run) if "valid_loss" in line][-1] < 0.6
     loaded = transduce.family.load(run / "model")
     assert loaded.model.layers[0].self_attention.w_k.out_features == 16  # of one of the two heads
     texts = [output.text for output in loaded.continue_texts([line[:5] for line in LINES], beam_size=2)]
@@ -276,7 +276,7 @@ def test_a_gpt2_with_one_head_of_keys_learns_the_same_text_and_continues_it(tmp_
 def test_a_llama_learns_the_same_text(tmp_path: Path) -> None:
     llama = LlamaConfig(d_model=32, n_layers=1, n_heads=4, n_kv_heads=2, d_ff=64, max_positions=24)
     run = train_in(tmp_path, replace(CONFIG, model=llama))
-    assert [line["valid_loss"] for line in read_log(run) if "valid_loss" in line][-1] < 0.6
+    assert [line["valid_loss"] for line in reports(run) if "valid_loss" in line][-1] < 0.6
     assert evaluate_text(transduce.family.load(run / "model"), tmp_path / "valid").loss < 0.6
     assert problems(replace(CONFIG, model=replace(llama, n_kv_heads=3))) == [
         "model.n_kv_heads=3: expected a divisor of model.n_heads=4"

@@ -26,7 +26,7 @@ from transduce.family.tasks.masked_words import MASK, MaskedWordsTask, masked
 from transduce.model.build import build
 from transduce.storage.checkpoints import checkpoints
 from transduce.storage.model_folder import load_model
-from transduce.storage.run_log import read_log
+from transduce.storage.run_log import reports
 from transduce.training.gradients import cut
 
 LETTERS = "abcdefghij"
@@ -61,7 +61,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_learns_what_no_model_of_single_tokens_can(run: Path, cli: Callable[..., CommandResult]) -> None:
-    evaluations = [line for line in read_log(run) if "valid_loss" in line]
+    evaluations = [line for line in reports(run) if "valid_loss" in line]
     assert evaluations[-1]["valid_loss"] < math.log(10) / 4 and evaluations[-1]["valid_accuracy"] > 90
     names = ("loss", "perplexity", "accuracy")
     scores = json.loads(cli("evaluate", run / "model", "--text", run.parent / "valid", "--json").out)
