@@ -129,6 +129,7 @@ def test_a_repeated_field_of_a_form_is_a_list(service: Served) -> None:
         ({"alternatives": "x"}, "Invalid request: $.alternatives: expected a number"),
         ({"alternatives": "\u0663"}, "Invalid request: $.alternatives: expected a number"),
         ({"alternatives": 30}, "Invalid request: alternatives (30) exceeds limit (3)"),
+        ({"alternatives": 10**400}, f"Invalid request: alternatives (1{'0' * 17}...{'0' * 19}) exceeds limit (3)"),
         ({"alternatives": []}, "Invalid request: $.alternatives: expected a number"),
         ({"target": "xx"}, "xx is not supported"),
         ({"source": "fr"}, "fr is not supported"),

@@ -7,6 +7,7 @@ the query. With JSON the query is ignored.
 import asyncio
 import math
 import re
+import reprlib
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
@@ -74,7 +75,7 @@ class Fields:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise invalid(f"Invalid request: $.{name}: expected a number")
         if value >= most + 1:
-            raise invalid(f"Invalid request: {name} ({value:.0f}) exceeds limit ({most})")
+            raise invalid(f"Invalid request: {name} ({reprlib.repr(int(value))}) exceeds limit ({most})")
         return max(0, int(value))
 
     def fraction(self, name: str) -> float | None:
