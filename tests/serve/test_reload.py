@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import http.client
 import json
 import os
@@ -10,6 +11,7 @@ import socket
 import threading
 import time
 import urllib.request
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -88,6 +90,27 @@ def test_a_request_ends_with_the_models_with_which_it_began(log: Log) -> None:
     assert first.engine.join(5) and generations.newest is not first
     text = metrics.text().decode()
     assert 'model="second"' in text and 'model="first"' not in text
+    assert generations.close(5)
+
+
+def test_a_model_that_was_replaced_leaves_the_memory(log: Log) -> None:
+    metrics, options, state = Metrics(), DecodingOptions(), ServiceState()
+    generations = Generations(
+        lambda each: Generation(each, options, metrics, log, state), loaded(Reverser(), "first"), metrics
+    )
+    first = generations.newest
+    replaced = [weakref.ref(item) for item in (first.service, *first.service.models.by_pair.values())]
+
+    async def run() -> None:
+        assert await translate(generations) == "b a"
+        await generations.replace(loaded(Shouter(), "second"))
+        assert await translate(generations) == "A B"
+
+    asyncio.run(run())
+    assert first.engine.join(5)
+    del first
+    gc.collect()
+    assert [reference() for reference in replaced] == [None, None]
     assert generations.close(5)
 
 

@@ -136,6 +136,7 @@ class Front:
         self._libre = libre
         self._deepl = deepl
         self._settings = settings
+        self._added_headers = functools.lru_cache(maxsize=64)(functools.partial(_added_headers, settings))
         self._log = log
         self._routes = routes
 
@@ -173,13 +174,6 @@ class Front:
                 level = "info" if record.status < 500 else "error"
                 self._log.write(level, "request", **record.values, ms=1000 * seconds)
 
-    @functools.lru_cache(maxsize=64)  # noqa: B019 - a generation has one object, and origins are few
-    def _added_headers(self, origin: str, is_preflight: bool) -> list[tuple[bytes, bytes]]:
-        headers = answer_headers(self._settings, origin)
-        if is_preflight:
-            headers["Access-Control-Max-Age"] = str(MAX_AGE)
-        return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
-
     async def _respond(self, scope: Scope, receive: Receive, send: Send, record: Record) -> None:
         """Answer a request; every error becomes an answer of the API that the request came to."""
         api = self._deepl if scope["path"].startswith(("/v2/", "/v3/")) else self._libre
@@ -205,3 +199,10 @@ class Front:
             response = api.error(Refusal(500, "internal error", "defect"))
         if record.status == LEFT:  # no byte of the answer is sent yet
             await response(scope, receive, send)
+
+
+def _added_headers(settings: ServerSettings, origin: str, is_preflight: bool) -> list[tuple[bytes, bytes]]:
+    headers = answer_headers(settings, origin)
+    if is_preflight:
+        headers["Access-Control-Max-Age"] = str(MAX_AGE)
+    return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
