@@ -23,10 +23,12 @@ from support.toy_task import Toy
 from transduce.cli.serve import Loader
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
+from transduce.errors import UserError
 from transduce.serve.app import ServiceState
 from transduce.serve.generation import Description, Generation, Generations, Loaded
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
+from transduce.serve.server import Life
 from transduce.serve.settings import ServerSettings
 
 
@@ -121,11 +123,40 @@ def test_a_model_whose_translation_fails_does_not_replace_another(log: Log) -> N
     )
 
     async def run() -> None:
-        with pytest.raises(Exception, match="the model failed"):
+        with pytest.raises(ValueError, match="secret"):
             await generations.replace(loaded(Reverser("a"), "second"))
         assert await translate(generations) == "b a"
 
     asyncio.run(run())
+    assert generations.close(5)
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (UserError("beam_size=1: expected at least 2"), "beam_size=1: expected at least 2"),
+        (FloatingPointError("nan"), "en-de: expected a model whose outputs are finite numbers: nan; use an earlier"),
+        (MemoryError(), "out of memory: a reload holds the old and the new models; restart the server"),
+        (FileNotFoundError(2, "No such file", "terms"), "[Errno 2] No such file: 'terms'"),
+    ],
+)
+def test_the_log_says_why_a_reload_changed_nothing(log: Log, tmp_path: Path, problem: Exception, reason: str) -> None:
+    metrics, options, state = Metrics(), DecodingOptions(), ServiceState()
+    generations = Generations(
+        lambda each: Generation(each, options, metrics, log, state), loaded(Reverser(), "first"), metrics
+    )
+    life = Life(generations, lambda: loaded(Reverser("a", problem), "second"), state, log)
+
+    async def run() -> None:
+        reloading = asyncio.ensure_future(life._reload_at_signals())
+        life._reloading.set()
+        await until(lambda: bool((tmp_path / "log").read_text()))
+        reloading.cancel()
+        assert await translate(generations) == "b a"
+
+    asyncio.run(run())
+    line = json.loads((tmp_path / "log").read_text().splitlines()[0])
+    assert (line["level"], line["event"]) == ("error", "reload") and line["reason"].startswith(reason)
     assert generations.close(5)
 
 

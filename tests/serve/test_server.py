@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from support.calls import fork_transduce
 from support.command_line import assert_mistake
 from support.serving import ServerProcess, server_process
 from support.toy_task import Toy
 
 import transduce
+from transduce.storage.model_folder import load_model, save_model
+from transduce.training.weights import weights
 
 FIELDS = {"source": "en", "target": "de"}
 MEDIA = "Content-Type: application/json\r\n"
@@ -259,3 +262,16 @@ def test_a_taken_port_and_a_missing_model_are_mistakes(toy: Toy, tmp_path: Path)
         result = fork_transduce("serve", toy.model, "--from", "en", "--to", "de", *ports)
         assert_mistake(result, f"--metrics-host=127.0.0.1 --metrics-port={port}: expected a free address")
     assert_mistake(fork_transduce("serve", tmp_path, "--from", "en", "--to", "de", "--port", 0), str(tmp_path))
+
+
+def test_a_model_that_cannot_translate_ends_the_server_with_the_reason(toy: Toy, tmp_path: Path) -> None:
+    arguments = "--from", "en", "--to", "de", "--port", 0
+    result = fork_transduce("serve", toy.model, *arguments, "--placeholders", "--beam-size", 1)
+    assert_mistake(result, "--beam-size=1: expected at least 2 with must, must_not, terms or placeholders")
+    loaded = load_model(toy.model)
+    with torch.no_grad():
+        for parameter in loaded.model.parameters():
+            parameter.mul_(1e30)
+    save_model(tmp_path / "model", weights(loaded.model), loaded.config, loaded.tokenizer, "")
+    result = fork_transduce("serve", tmp_path / "model", *arguments)
+    assert_mistake(result, "en-de: expected a model whose outputs are finite numbers: ", "; use an earlier checkpoint")

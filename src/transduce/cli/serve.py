@@ -268,6 +268,7 @@ class Loader:
         """Return what the files have now. Raises UserError if one is wrong."""
         from transduce.cli.constraints import ConstraintOptions
         from transduce.cli.stream import ModelFolders, load_translator
+        from transduce.decoding.phrases.segment_constraints import check_search
         from transduce.decoding.phrases.terms import NO_TERMS
         from transduce.serve.generation import Description, Loaded
 
@@ -281,7 +282,9 @@ class Loader:
         }
         by_pair = {pair: models[versions[path]] for pair, path in self.folders.items()}
         for model in models.values():
-            self.options.resolve(model.config.search)
+            search = self.options.resolve(model.config.search)
+            if self.options.placeholders:
+                check_search(self.options, search)
         for pair, file in files.items():
             file.check(by_pair[pair], self.options)
         self._models = models

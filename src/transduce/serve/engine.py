@@ -281,7 +281,9 @@ class _Task:
 
 
 def _refusal(problem: Exception) -> Refusal:
-    """Return the answer to a client whose text made the model fail. It has no words of the text."""
+    """Return the answer to a client whose text made the model fail. It has no words of the text; its cause may."""
+    refusal = Refusal(500, f"the model failed on this text: {type(problem).__name__}", "model")
     if is_out_of_memory(problem):
-        return Refusal(503, "out of memory; send a shorter text", "memory", retry_after=1)
-    return Refusal(500, f"the model failed on this text: {type(problem).__name__}", "model")
+        refusal = Refusal(503, "out of memory; send a shorter text", "memory", retry_after=1)
+    refusal.__cause__ = problem.with_traceback(None)
+    return refusal

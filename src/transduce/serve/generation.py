@@ -9,12 +9,14 @@ from starlette.types import Receive, Scope, Send
 from transduce.data.languages import language_likelihoods
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.terms import Terms
+from transduce.errors import UserError
 from transduce.serve.app import ServiceState, application
 from transduce.serve.engine import Engine
 from transduce.serve.logs import Log
 from transduce.serve.metrics import Metrics
 from transduce.serve.models import LanguagePair, ServerModels, TranslationModel, primary
 from transduce.serve.queue import SentenceQueue
+from transduce.serve.refusal import Refusal
 from transduce.serve.sentence import Sentence
 from transduce.serve.service import Service
 from transduce.serve.settings import ServerSettings
@@ -61,13 +63,29 @@ class Generation:
         self.engine.start()
 
     async def warm_up(self) -> None:
-        """Translate a word with each model, so that the first request does not pay for it."""
+        """Translate a word with each model, so that the first request does not pay for it.
+
+        Raises UserError for a model whose output is not finite, and what else makes a model fail, as lack of memory.
+        """
         loop = asyncio.get_running_loop()
-        models = {id(model): model for model in self.service.models.by_pair.values()}.values()
-        for model in models:
+        models = {id(model): (pair, model) for pair, model in self.service.models.by_pair.items()}.values()
+        for pair, model in models:
             sentence = Sentence(model, WARM_UP, self.service.options, 1, loop.create_future())
             self.queue.put([sentence])
-            await sentence.result
+            try:
+                await sentence.result
+            except Refusal as refusal:
+                raise _problem_of(pair, refusal) from None
+
+
+def _problem_of(pair: LanguagePair, refusal: Refusal) -> BaseException:
+    """Return why the model of a pair refused the first translation, whose text is not a client's."""
+    if not isinstance(refusal.__cause__, FloatingPointError):
+        return refusal.__cause__ or refusal
+    return UserError(
+        f"{'-'.join(pair)}: expected a model whose outputs are finite numbers: {refusal.__cause__}; use an earlier "
+        "checkpoint, or another copy"
+    )
 
 
 class Generations:

@@ -14,7 +14,7 @@ import uvicorn
 
 from transduce.data.system import ENDING, allow_open_files, call_at_signal, signals
 from transduce.decoding.options import DecodingOptions
-from transduce.errors import UserError
+from transduce.errors import UserError, is_out_of_memory
 from transduce.serve.app import ServiceState, metrics_application
 from transduce.serve.generation import Generation, Generations, Loaded
 from transduce.serve.logs import Log
@@ -27,6 +27,7 @@ SEND_BYTES = 64 << 10  # of answers in the kernel that a client has not read; it
 SOLE_USE = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)  # on Windows, SO_REUSEADDR shares a port
 OTHER_FILES = 64  # open files of the program that are no connections; it has about 20
 ENGINE_SECONDS = 5.0  # for work that is not wanted any more, at the end
+NO_ROOM = "out of memory: a reload holds the old and the new models; restart the server"
 
 
 def bind(host: str, port: int, prefix: str = "") -> socket.socket:
@@ -180,10 +181,13 @@ class Life:
             try:
                 loaded = await asyncio.to_thread(self._load)
                 await self._generations.replace(loaded)
-            except UserError as error:
+            except (UserError, OSError) as error:
                 self._log.write("error", "reload", reason=str(error))
             except Exception as problem:
-                self._log.write_defect(problem)
+                if is_out_of_memory(problem):
+                    self._log.write("error", "reload", reason=NO_ROOM)
+                else:
+                    self._log.write_defect(problem)
             else:
                 counts = {"keys": len(loaded.settings.keys), "terms": sum(map(len, loaded.terms.values()))}
                 self._log.write("info", "reload", models=loaded.description.model, **counts)
