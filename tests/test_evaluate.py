@@ -254,6 +254,7 @@ def test_a_mistake_exits_with_2_and_prints_no_score(
         ([toy.model, "--hyp", ref, "--ref", ref], "expected a model with --src"),
         (["--ref", ref], "expected a model with --src"),
         ([toy.model, "--src", src, "--ref", ref, "--beam-size", 0], "--beam-size=0"),
+        ([toy.model, "--src", src, "--ref", ref, "--ref", src, "--noise", "masks"], "--noise=masks: must not be set"),
         ([toy.model, "--src", src, "--ref", ref, "--alpha", 11], "--alpha=11"),
     ):
         process = cli("evaluate", *arguments)

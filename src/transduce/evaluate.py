@@ -94,8 +94,12 @@ def evaluate_model(
 
     noise: kinds of noise. With each of them on every line, the text is translated and scored once more. The noise of a
     line depends on its number and its kind only. more_scores: scores besides those of the texts. Raises UserError,
-    before it translates, if the texts do not match line by line or the settings are wrong.
+    before it translates, if the texts do not match line by line or the settings are wrong, and for noise with several
+    references.
     """
+    if noise and test_set.more_refs:  # masks replace words of source and reference: each has its own source
+        names = ",".join(noise)
+        raise UserError(f"noise={names}: must not be set with several references; give one, or leave the noise out")
     search = options.resolve(translator.config.search)
     sources, references, more_refs = test_set.read()
     tags = TagCount(translator.tokenizer, options.tag)
@@ -112,16 +116,16 @@ def evaluate_model(
         *blank_lines(printable(test_set.ref or test_set.src), "reference", references, *more_refs),
     ]
     for name in ("model", *noise):
-        texts = [sources, references, *more_refs]
+        src, ref = sources, references
         if name != "model":
-            texts = _with_noise(name, texts, translator.tokenizer)
-        outputs = [translation.text for translation in translator.translate(texts[0], options=untagged)]
+            src, ref = _with_noise(name, sources, references, translator.tokenizer)
+        outputs = [translation.text for translation in translator.translate(src, options=untagged)]
         systems[name] = corpus_scores(
-            outputs, texts[1], more_refs=texts[2:], language=test_set.language, tokenize=test_set.tokenize
+            outputs, ref, more_refs=more_refs, language=test_set.language, tokenize=test_set.tokenize
         )
         if more_scores is not None:
-            systems[name] += more_scores([translator.tokenizer.split_tag(s)[1] for s in texts[0]], outputs, texts[1])
-        remarks_on += remarks(name, outputs, texts[1])
+            systems[name] += more_scores([translator.tokenizer.split_tag(line)[1] for line in src], outputs, ref)
+        remarks_on += remarks(name, outputs, ref)
     warning = tags.warning(printable(test_set.src), "add --tag, or put one before each line")
     return Evaluation(
         len(references),
@@ -133,16 +137,16 @@ def evaluate_model(
     )
 
 
-def _with_noise(name: NoiseKind, texts: Sequence[Sequence[str]], tokenizer: "TokenizerLike") -> list[list[str]]:
+def _with_noise(
+    name: NoiseKind, sources: Sequence[str], references: Sequence[str], tokenizer: "TokenizerLike"
+) -> tuple[list[str], list[str]]:
     """Return sources and references with noise of a kind on each line. A tag stays before its line."""
-    sources, *references = texts
-    noisy: list[list[str]] = [[] for _ in texts]
-    for i, line in enumerate(sources):
+    noisy: tuple[list[str], list[str]] = ([], [])
+    for i, (line, reference) in enumerate(zip(sources, references, strict=True)):
         tag, text = tokenizer.split_tag(line)
-        pairs = [add_noise((text, side[i]), {name: 1}, Random(i)) for side in references]
-        noisy[0].append(f"{tag} {pairs[0][0]}" if tag else pairs[0][0])
-        for side, (_, reference) in zip(noisy[1:], pairs, strict=True):
-            side.append(reference)
+        source, target = add_noise((text, reference), {name: 1}, Random(i))
+        noisy[0].append(f"{tag} {source}" if tag else source)
+        noisy[1].append(target)
     return noisy
 
 
