@@ -12,6 +12,7 @@ from support.toy_task import CommandResult, Toy, write_lines
 
 import transduce
 from transduce import UserError
+from transduce.cli.distil import Distillation
 from transduce.cli.tags import ENOUGH_LINES, TagWatch
 from transduce.config.files import from_json, to_json
 from transduce.config.overrides import format_value, inherit, override, without_effect
@@ -151,6 +152,35 @@ def test_a_text_without_tags_is_reported_once(
             ]
             err = cli(command, folder, *options[command], "--tag", "<2de>").err
             assert [line for line in err.splitlines() if "--tag" in line] == expected
+
+
+def test_jobs_of_hours_report_a_text_without_tags(
+    folder: Path, tmp_path: Path, cli: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Distillation, "run", Distillation.write_text)  # without a training
+    write_lines(tmp_path / "plain", [line for line in TEXT if line.strip()])
+    write_lines(tmp_path / "tagged", [f"<2de> {line}" for line in TEXT if line.strip()])
+    for name in ("plain", "tagged"):
+        sample = ["backtranslate", folder, "--input", name]
+        corpus = ["diversify", name, name, "--forward", folder, "--held-out", name, name]
+        jobs = {
+            "add --tag, or put one before each line": [
+                [*sample, "--dry-run"],
+                [*sample, "--out", f"{name}.a", f"{name}.b"],
+            ],
+            "put one before each line": [
+                ["distil", folder, "--train", name, "--valid", name, name, "--out", f"{name}.c"]
+            ],
+            "give the output of transduce translate --tag instead of the model": [
+                [*corpus, "--output", f"{name}.d", f"{name}.e"]
+            ],
+        }
+        for remedy, commands in jobs.items():
+            for command in commands:
+                warnings = [line for line in cli(*command).err.splitlines() if "expected a tag" in line]
+                expected = f"transduce: plain: {NO_TAG.format('no line has one')}{remedy}"
+                assert warnings == ([expected] if name == "plain" else []), command
 
 
 def test_a_long_text_without_tags_is_reported_before_its_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 AllOptions = Annotated[OneOutput, Parameter(name="*")]
 SAMPLE_LINES = 100  # that a dry run translates
 EXAMPLES = 5
+TAG_REMEDY = "add --tag, or put one before each line"
 
 
 @with_device
@@ -90,7 +91,7 @@ def backtranslate(
     check_outputs({"--out": paths}, [input, *(path for pair in tests for path in pair)])
     check_helpers(tests)
     folder = work_folder(out[0])
-    translations = translate_file(folders, input, folder, options)
+    translations = translate_file(folders, input, folder, options, tag_remedy=TAG_REMEDY)
     _clean((translations, input), tests, without or [], paths, source_tag)
     remove(folder)
 
@@ -119,14 +120,13 @@ def _check_tag(source_tag: str | None) -> None:
 
 def _print_sample(models: "ModelFolders", source: Path, options: "DecodingOptions") -> None:
     """Translate some lines from all parts of the text, and print examples and the time that all lines would take."""
-    from transduce.cli.file_translation import line_count, name_other_direction
-    from transduce.cli.stream import load_translator
+    from transduce.cli.file_translation import line_count, load_for, name_other_direction
     from transduce.data.text import read_lines
 
     n_lines = line_count(source)
     step = max(1, n_lines // SAMPLE_LINES)
     lines = [line for number, line in enumerate(read_lines(source)) if number % step == 0][:SAMPLE_LINES]
-    translator = load_translator(models, options)
+    translator = load_for(source, models, options, TAG_REMEDY)
     start = time.monotonic()
     translations = translator.translate(lines, options=options)
     minutes = (time.monotonic() - start) / len(lines) * n_lines / 60

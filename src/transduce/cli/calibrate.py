@@ -92,7 +92,7 @@ def _scored_text(
     translator: "Translator", tag: str | None, src: Path, pairs: list[tuple[str, str]], good: float
 ) -> "ScoredText":
     """Return the features of the translations of a text, and which of them are good."""
-    from transduce.cli.tags import TagWatch
+    from transduce.cli.tags import warn_about_tags
     from transduce.data.text import is_blank
     from transduce.decoding.confidence import features_of
     from transduce.decoding.mbr import chrf
@@ -100,10 +100,9 @@ def _scored_text(
 
     whole = [pair for pair in pairs if not any(map(is_blank, pair))]
     rows, is_good = list[list[float]](), list[bool]()
-    tags = TagWatch(printable(src), translator.tokenizer, "add --tag, or put one before each line", tag)
-    tags.see([line for line, _ in whole])
-    tags.end()
-    translations = translator.translate([line for line, _ in whole], tag=tag)
+    lines = [line for line, _ in whole]
+    warn_about_tags(lines, printable(src), translator.tokenizer, "add --tag, or put one before each line", tag)
+    translations = translator.translate(lines, tag=tag)
     for (line, reference), translation in zip(whole, translations, strict=True):
         if features := features_of(translator.tokenizer.split_tag(line)[1], translation):
             rows.append(features)

@@ -243,9 +243,9 @@ class Distillation:
         source, *targets = self.train
         nearest = Nearest(targets[0], self.nearest_by) if targets and self.n_outputs > 1 else None
         options = DecodingOptions.from_arguments(n_best=self.n_outputs)
-        outputs = translate_file(
-            ModelFolders(self.teacher, self.precision), source, self.translations, options, nearest
-        )
+        teacher = ModelFolders(self.teacher, self.precision)
+        remedy = "put one before each line"
+        outputs = translate_file(teacher, source, self.translations, options, nearest, tag_remedy=remedy)
         corpus = Corpus(source, outputs)
         inputs = [source, outputs, *([self.backward] if self.backward else [])]
         with open_work(self.out / "cleaning", inputs, None) as work:  # it stays, to tell another --backward

@@ -108,4 +108,5 @@ def _translated(path: Path, source: Path, out: Path, folders: list[Path]) -> Pat
     if not path.is_dir():
         return path
     folders.append(work_folder(out, f".{len(folders) + 1}"))
-    return translate_file(ModelFolders([path]), source, folders[-1], DEFAULTS)
+    remedy = "give the output of transduce translate --tag instead of the model"
+    return translate_file(ModelFolders([path]), source, folders[-1], DEFAULTS, tag_remedy=remedy)

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from transduce.cleaning.progress import JobProgress
 from transduce.cli.doubts import DoubtWatch
 from transduce.cli.nearest import Nearest
 from transduce.cli.stream import CHUNK_LINES, ModelFolders, load_translator
+from transduce.cli.tags import warn_about_tags
 from transduce.cli.work_folder import open_work
 from transduce.console import counted, printable
 from transduce.data.disk import error_at
@@ -24,6 +25,9 @@ from transduce.data.text import empty, read_lines
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.segmentation import with_tag
+
+if TYPE_CHECKING:
+    from transduce.cli.stream import AnyTranslator
 
 TRANSLATIONS = "translations"
 COMPARED = 100  # lines that show whether the translations are in the language of the text
@@ -35,11 +39,17 @@ def work_folder(out: Path, name: str = "") -> Path:
 
 
 def translate_file(
-    models: ModelFolders, source: Path, folder: Path, options: DecodingOptions, nearest: Nearest | None = None
+    models: ModelFolders,
+    source: Path,
+    folder: Path,
+    options: DecodingOptions,
+    nearest: Nearest | None = None,
+    *,
+    tag_remedy: str,
 ) -> Path:
     """Translate each line of `source`, and return the file with the translations. It is in `folder`.
 
-    nearest: what selects one of n-best outputs; None takes the best.
+    nearest: what selects one of n-best outputs; None takes the best. tag_remedy: of `load_for`.
     If the folder has translations of the same text by the same models and options, only the others are made.
     Raises UserError if it has other ones, and for a text without a line or with bytes that are not UTF-8.
     """
@@ -51,9 +61,21 @@ def translate_file(
         with path.open("ab+") as file:
             n_done = _complete_lines(file)
             if n_done < n_lines:
-                _translate_rest(models, source, file, (n_done, n_lines), options, nearest)
+                translator = load_for(source, models, options, tag_remedy)
+                _translate_rest(translator, source, file, (n_done, n_lines), options, nearest)
                 name_other_direction(islice(read_lines(path), COMPARED), islice(read_lines(source), COMPARED), source)
     return path
+
+
+def load_for(source: Path, models: ModelFolders, options: DecodingOptions, tag_remedy: str) -> "AnyTranslator":
+    """Load the models, and warn about the lines of `source` without a tag of them, before hours of work.
+
+    tag_remedy: the remedy of the warning, in words. Raises UserError for a tag that the models do not have.
+    """
+    translator = load_translator(models, options)
+    with_tag([], options.tag, translator.tokenizer)
+    warn_about_tags(read_lines(source), printable(source), translator.tokenizer, tag_remedy, options.tag)
+    return translator
 
 
 def name_other_direction(translations: Iterable[str], lines: Iterable[str], source: Path) -> None:
@@ -88,7 +110,7 @@ def _complete_lines(file: BinaryIO) -> int:
 
 
 def _translate_rest(
-    models: ModelFolders,
+    translator: "AnyTranslator",
     source: Path,
     file: BinaryIO,
     numbers: tuple[int, int],
@@ -99,7 +121,7 @@ def _translate_rest(
     watch = DoubtWatch(printable(source), numbers[0])
     print(f"translating {counted(numbers[1], 'line')}, done before: {numbers[0]:,}", file=sys.stderr)
     with JobProgress("translating", numbers[1], numbers[0]) as progress:
-        chunks = _translations(models, source, numbers[0], options)
+        chunks = _translations(translator, source, numbers[0], options)
         for translations in nearest.first(chunks, f"{source}", numbers[0]) if nearest else chunks:
             for number, translation in enumerate(translations, start=watch.count + 1):
                 if translation.problem:
@@ -116,10 +138,8 @@ def _translate_rest(
 
 
 def _translations(
-    models: ModelFolders, source: Path, first: int, options: DecodingOptions
+    translator: "AnyTranslator", source: Path, first: int, options: DecodingOptions
 ) -> Iterator[list[Translation]]:
-    translator = load_translator(models, options)
-    with_tag([], options.tag, translator.tokenizer)  # it refuses a tag that the model does not know
     lines = islice(read_lines(source), first, None)
     while chunk := [*islice(lines, CHUNK_LINES)]:
         yield translator.translate(chunk, options=options, first_number=first)

@@ -33,6 +33,8 @@ from transduce.model import devices
 if TYPE_CHECKING:
     from transduce.translate import Translator
 
+    AnyTranslator = Translator | engine.ExportedTranslator
+
 EngineName = Literal["torch", "ctranslate2"]
 
 NO_CONSTRAINTS = ConstraintOptions()
@@ -181,7 +183,7 @@ def filter_lines(source: Path | None, target: Path | None, activity: str, load: 
 
 
 def translations(
-    translator: "Translator | engine.ExportedTranslator",
+    translator: "AnyTranslator",
     lines: BinaryIO,
     name: str,
     options: DecodingOptions,
@@ -241,7 +243,7 @@ def _progress_bar(source: Path | None, target: Path | None) -> Progress:
     )
 
 
-def load_translator(models: ModelFolders, options: DecodingOptions) -> "Translator | engine.ExportedTranslator":
+def load_translator(models: ModelFolders, options: DecodingOptions) -> "AnyTranslator":
     """Load the models on the requested engine, or on the engine of their folder."""
     exports = [path for path in models.folders if engine.is_exported(path)]
     if models.engine == "torch" and exports:

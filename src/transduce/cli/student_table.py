@@ -16,10 +16,7 @@ from transduce.evaluation.metrics import bleu, bleu_signature
 from transduce.model import devices
 
 if TYPE_CHECKING:
-    from transduce.interop.ctranslate2_engine import ExportedTranslator
-    from transduce.translate import Translator
-
-    AnyTranslator = Translator | ExportedTranslator
+    from transduce.cli.stream import AnyTranslator
 
 MOST_LINES = 1_000
 ROUNDS = 3  # in which the systems take turns

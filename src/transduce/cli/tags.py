@@ -1,7 +1,7 @@
 """The warnings about lines without the tags of a model, for commands that read line by line."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from transduce.data.tags import TagCount, no_tag
 from transduce.data.vocabulary import TokenizerLike
@@ -36,6 +36,16 @@ class TagWatch:
         warning = self._count.warning(self._name, self._remedy)
         if warning and not (self._has_warned and not self._count.lines[True]):
             _print(warning)
+
+
+def warn_about_tags(
+    lines: Iterable[str], name: str, tokenizer: TokenizerLike, remedy: str, option: str | None = None
+) -> None:
+    """Warn on standard error about lines of a whole text without a tag. Arguments as of `TagWatch`."""
+    count = TagCount(tokenizer, option)
+    count.see(lines)
+    if warning := count.warning(name, remedy):
+        _print(warning)
 
 
 def _print(message: str) -> None:
