@@ -21,6 +21,7 @@ from transduce.errors import UserError
 from transduce.interop import ctranslate2_export
 from transduce.storage import run_choices
 from transduce.storage.model_folder import load_model
+from transduce.training.state import TrainingState
 
 Command = Callable[..., CommandResult]
 LINES = ["a b c", "d e f", "g h", "b a", "h i j", "c d e"]
@@ -73,6 +74,27 @@ def test_a_student_from_text_to_table(toy: Toy, folder: Path, cli: Command, monk
     assert "student/cleaning: expected the work of the same command" in cli(*other, "--precision", "fp32").err
     write_lines(folder / "train.src", ["", *LINES[::-1]])
     assert "student/teacher: expected the work of the same command" in cli(*command).err
+
+
+def test_an_unfinished_student_gets_no_table(
+    toy: Toy, folder: Path, cli: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With patience, a training may end before its last step, but not each one that ends there is finished."""
+    command = ("distil", toy.model, "--train", "train.src", "train.tgt", "--valid", *toy.valid, "--out", "student")
+    command = (*command, "--precision", "fp32", "--set", "train.patience=2")
+    command = (*command, "--set", "train.max_steps=9", "--set", "train.decay_steps=1")
+
+    def loop(run: object, state: TrainingState, *_: object) -> None:
+        state.counters.step += 1
+        state.counters.evaluations_since_best += 1
+
+    monkeypatch.setattr(training, "loop", loop)
+    result = cli(*command)
+    assert result.code == 0 and "the training is not finished" in result.err, result.err
+    assert b"| student" not in result.out
+    assert not Path("student/model/shortlist.safetensors").exists()
+    result = cli(*command)
+    assert result.code == 0 and b"| student, shortlist |" in result.out, result.err
 
 
 def test_an_export_older_than_the_student_is_made_again(

@@ -259,12 +259,14 @@ class Distillation:
             write_clean(corpus, cleaning, output_paths(self.text))
 
     def is_trained(self) -> bool:
-        """Return True if the training has taken its last step. With patience, it may take fewer."""
-        from transduce.storage.checkpoints import checkpoints, step_of
+        """Return True if the training has taken its last step, or its patience has run out."""
+        from transduce.storage.checkpoints import checkpoints, load_state
         from transduce.storage.run_folder import run_config
 
         train = run_config(self.out).train
-        return train.patience is not None or step_of(checkpoints(self.out)[-1]) == train.max_steps
+        state = load_state(checkpoints(self.out)[-1])
+        is_out_of_patience = train.patience is not None and state["evaluations_since_best"] >= train.patience
+        return state["step"] >= train.max_steps or is_out_of_patience
 
     def print_table(self, student: Path) -> None:
         """Print the table of the student and its export."""
