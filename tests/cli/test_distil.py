@@ -13,7 +13,7 @@ from support.toy_task import CommandResult, Toy, reverse_words, write_lines
 
 from transduce import train as training
 from transduce.cleaning import unlikely
-from transduce.cli import student_table
+from transduce.cli import student_table, work_folder
 from transduce.cli.distil import Distillation
 from transduce.config.recipes import auto
 from transduce.data.text import read_lines
@@ -45,7 +45,7 @@ def no_ctranslate2() -> None:
 
 
 def test_a_student_from_text_to_table(toy: Toy, folder: Path, cli: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The training is interrupted once. The same command then continues, and a third time changes nothing."""
+    """It is interrupted at its beginning and in its training. The same command continues, and then changes nothing."""
     command = ("distil", toy.model, "--train", "train.src", "train.tgt", "--valid", *toy.valid, "--out", "student")
     command = (*command, "--backward", toy.model, "--precision", "fp32", "--set", "train.max_steps=2")
     command = (*command, "--set", "train.decay_steps=1", "--set", "train.ema_decay=0.5")
@@ -53,6 +53,10 @@ def test_a_student_from_text_to_table(toy: Toy, folder: Path, cli: Command, monk
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
+    with monkeypatch.context() as patch:
+        patch.setattr(work_folder, "_contents", stop)
+        assert cli(*command).code == 130
+    assert not [*Path("student/teacher").iterdir()]
     with monkeypatch.context() as patch:
         patch.setattr(training, "loop", stop)
         assert cli(*command).code == 130
@@ -201,6 +205,7 @@ def test_a_teacher_without_good_translations_teaches_nothing(toy: Toy, folder: P
         (["train.src", "--valid", "train.src", "short"], "expected the same number of lines, not 7 and 1"),
         (["train.src", "--layers", "2", "0"], "n_decoder_layers=0"),
         (["train.src", "--set", "model.d_model=8"], "--set model.d_model=8: must not be set with --from"),
+        (["train.src", "--out", "train.tgt"], "--out=train.tgt: expected a folder, but train.tgt is a file"),
         (["train.src", "--out", "other"], "--out=other: expected a new folder, or one of this job"),
     ],
 )

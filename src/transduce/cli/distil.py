@@ -163,7 +163,8 @@ class Distillation:
             raise UserError(f"--train={' '.join(map(str, self.train))}: expected SRC or SRC TGT; give one or two files")
         if self.n_best is not None and len(self.train) == 1:
             raise UserError(f"--n-best={self.n_best}: must not be set without TGT; give --train SRC TGT")
-        if self.out.exists() and not (self.translations / ORIGIN).exists() and any(self.out.iterdir()):
+        others = [path for path in self.out.iterdir() if path != self.translations] if self.out.is_dir() else []
+        if others and not (self.translations / ORIGIN).exists():
             raise UserError(f"--out={self.out}: expected a new folder, or one of this job; give another folder")
         if self.config.model.kind != "transformer":
             raise UserError(f"{self.teacher[0]}: expected a Transformer, not {self.config.model.kind}; give another")
