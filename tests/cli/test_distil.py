@@ -72,7 +72,8 @@ def test_a_student_from_text_to_table(toy: Toy, folder: Path, cli: Command, monk
     names = ["teacher", "teacher", "student", "student", "student, shortlist"]
     assert [row[0].strip("| ") for row in rows[2:]] == names and [row[2] for row in rows[2:4]] == ["fp32", "int8"]
     before = {path: path.stat().st_mtime_ns for path in Path("student/model").iterdir()}
-    assert cli(*command).code == 0
+    result = cli(*command, "--minutes", "9")
+    assert result.code == 0 and "--minutes=9: the training has begun, and keeps its 2 steps; " in result.err, result.err
     assert before == {path: path.stat().st_mtime_ns for path in Path("student/model").iterdir()}
     other = command[: command.index("--backward")]
     assert "student/cleaning: expected the work of the same command" in cli(*other, "--precision", "fp32").err

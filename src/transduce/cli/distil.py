@@ -223,7 +223,12 @@ class Distillation:
 
         self.write_text()
         src, tgt = self.text
-        student = train(self.request(src, tgt))
+        request = self.request(src, tgt)
+        if request.has_run and self.minutes is not None:
+            steps = f"the training has begun, and keeps its {request.config.train.max_steps:,} steps"
+            more = f"after its end, this gives it more: {self.commands()[2]} --resume"
+            print(f"transduce: --minutes={self.minutes:g}: {steps}; {more}", file=sys.stderr)
+        student = train(request)
         if not self.is_trained():
             print("transduce: the training is not finished; the same command continues", file=sys.stderr)
             return
