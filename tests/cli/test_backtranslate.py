@@ -3,17 +3,21 @@
 import gzip
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.toy_task import CommandResult, Toy, reverse_words, write_lines
 
-from transduce import Translator
+from transduce import Translator, UserError
 from transduce.cleaning import clean
 from transduce.cli import file_translation
+from transduce.cli.work_folder import open_work
 from transduce.data import overlap
 from transduce.data.text import read_lines
+from transduce.decoding.confidence import Calibration
+from transduce.storage.model_folder import save_calibration
 
 Command = Callable[..., CommandResult]
 OUT = ("--out", "back.src", "back.tgt")
@@ -81,6 +85,19 @@ def test_an_interrupted_translation_continues(
     assert result.code == 0 and "translating 6 lines, done before: 4" in result.err, result.err
     assert chunks == [0, 2, 4, 4] and not work.exists()
     assert Path("back.src").read_bytes() == Path("whole.src").read_bytes()
+
+
+def test_a_card_and_a_calibration_make_no_other_model(toy: Toy, folder: Path) -> None:
+    model = shutil.copytree(toy.model, folder / "model")
+    with open_work(folder / "work", [model], None) as work:
+        (work / "translations").write_text("c b a\n")
+    (model / "README.md").write_text("my model\n")
+    save_calibration(model, Calibration(50.0, 0.0, ()))  # it changes the manifest, too
+    with open_work(folder / "work", [model], None):
+        pass
+    (model / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="expected the work of the same command"), open_work(work, [model], None):
+        pass
 
 
 def test_an_interrupted_cleaning_continues(

@@ -10,6 +10,8 @@ from transduce.errors import UserError
 from transduce.storage.atomic_folder import remove, write_file
 
 ORIGIN = "origin.json"  # the inputs of the job, by their SHA-256, and its options
+# Files of a model folder that change no translation; the manifest lists the SHA-256 of all others.
+WITHOUT_EFFECT = {"README.md", "calibration.json", "manifest.json"}
 
 
 @contextmanager
@@ -43,10 +45,11 @@ def keep_work(out: Path, name: str, inputs: Sequence[Path], options: object) -> 
 
 
 def _contents(path: Path) -> object:
-    """Return the SHA-256 of a file, or of each file in a folder."""
+    """Return the SHA-256 of a file, or of each file in a model folder that can change a translation."""
     if not path.is_dir():
         return file_sha256(path)
-    return {file.name: file_sha256(file) for file in sorted(path.iterdir()) if file.is_file()}
+    files = [file for file in sorted(path.iterdir()) if file.is_file() and file.name not in WITHOUT_EFFECT]
+    return {file.name: file_sha256(file) for file in files}
 
 
 def _check_origin(folder: Path, origin: bytes) -> None:
