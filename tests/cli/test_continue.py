@@ -148,6 +148,9 @@ def test_mistakes_are_refused_before_any_line_is_read(
     assert_mistake(cli("continue", folder, "--beam-size", 2, "--top-k", 3), "--beam-size=2: must not be set")
     assert_mistake(cli("continue", folder, "--seed", 3), "--seed=3: must not be set without sampling")
     assert_mistake(cli("continue", folder, "--alpha", 1), "--alpha=1.0: expected 0 with length_penalty='none'")
+    for penalty in ("power", "gnmt"):
+        refused = cli("continue", folder, "--beam-size", 2, "--length-penalty", penalty)
+        assert_mistake(refused, f"--length-penalty={penalty}: must not be set without alpha, which is 0; add alpha")
     assert_mistake(cli("continue", tmp_path / "none"), "none: expected a folder with config.json and model.safetensors")
     bert = bert_folder(tmp_path / "bert", "words")
     expected = "expected a model that continues text, such as GPT-2; use `transduce fill`, `embed` or `classify`"

@@ -93,6 +93,8 @@ class TextGenerator(Application, ABC):
         for name in NEEDLESS:
             options.refuse([name], "for a model of the family; leave it out")
         options = self.generation_settings.options(options)
+        if options.alpha is None and options.length_penalty != "none":
+            options.refuse(["length_penalty"], "without alpha, which is 0; add alpha, such as 1")
         settings = options.resolve(self.generation_settings.defaults(GREEDY, max_tokens))
         outputs, inputs = [GeneratedText()] * len(texts), dict[int, list[int]]()
         short = [i for i, text in enumerate(texts) if len(text) <= MAX_LINE_CHARACTERS and not is_blank(text)]
