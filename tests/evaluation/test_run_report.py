@@ -18,8 +18,10 @@ from support.toy_task import ROOT, CommandResult, Toy
 from transduce.config.files import to_json
 from transduce.config.schema import Config, DataConfig, ModelConfig, TrainConfig
 from transduce.errors import UserError
+from transduce.evaluation.metrics import bleu_signature
 from transduce.evaluation.run_history import read_history, status
 from transduce.evaluation.run_report import refresh_report, report, write_report
+from transduce.storage.model_card import model_card
 
 NOW = 1_790_000_000.0  # 21 September 2026, 14:13 UTC
 MODEL = ModelConfig(vocab_size=6_000, d_model=128, n_layers=4, n_heads=4, d_ff=256, norm="pre")
@@ -112,6 +114,15 @@ def test_the_page_has_the_model_card(tmp_path: Path) -> None:
     cells = page_of(run).cells
     start = cells.index("weights")
     assert cells[start : start + 4] == ["weights", "the mean of <5>", "validation", "BLEU 35.1 | x"]
+
+
+def test_the_page_names_the_tokenizer_of_its_bleu(tmp_path: Path) -> None:
+    """Before the end of the training, there is no signature yet."""
+    run = make_run(tmp_path / "run", log_lines(2_000))
+    assert "greedy search, sacreBLEU 13a, or zh or char for a script without spaces" in page_of(run).text
+    signature = bleu_signature(["他在看书。"])
+    save_model(run, NOW, model_card(CONFIG, "the mean", {"validation": f"BLEU 35.1 ({signature}), on valid.zh"}))
+    assert "validation, greedy search, sacreBLEU zh" in page_of(run).text
 
 
 def test_the_page_loads_nothing(tmp_path: Path) -> None:

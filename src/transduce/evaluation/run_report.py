@@ -10,8 +10,10 @@ import dataclasses
 import html
 import json
 import math
+import re
 import shlex
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,7 +46,7 @@ class Chart:
 
 
 _OF_TASK = {
-    "translation": Chart("BLEU", "validation, greedy search, sacreBLEU 13a", ("valid_bleu",), logarithmic=False),
+    "translation": Chart("BLEU", "validation, greedy search, sacreBLEU", ("valid_bleu",), logarithmic=False),
     "parsing": Chart("F1", "validation, greedy search, EVALB's COLLINS.prm", ("valid_f1",), logarithmic=False),
     "masked_words": Chart("Accuracy", "validation, % of the masked tokens", ("valid_accuracy",), logarithmic=False),
     "diffusion": Chart(
@@ -118,11 +120,11 @@ def report(run: Path, now: float) -> str:
     history = read_history(run)
     best = best_step(config, history)
     state, progress = status(config, history, seconds_since_report(run, now))
-    charts = [_CHARTS[0], _OF_TASK[config.train.task], *_CHARTS[1:]]
+    facts = _card_facts(run / "model" / "README.md")
+    charts = [_CHARTS[0], _chart_of_task(config.train.task, facts), *_CHARTS[1:]]
     if config.train.task in ("classes", "preferences", "rewards", "speech", "ctc"):
         charts.remove(_PERPLEXITY)  # these have none
     curves = {key: thin(history.curves[key]) for chart in charts for key in chart.keys}
-    facts = _card_facts(run / "model" / "README.md")
     settings = [_settings(name, getattr(config, name), section()) for name, section in sections(config).items()]
     fields = {
         "name": html.escape(run.resolve().name or str(run.resolve())),
@@ -152,6 +154,16 @@ def _essentials(config: Config) -> str:
     pieces = model.vocab_size or data.vocab_size
     size = f"{parameter_count(model, pieces) / 1e6:,.1f} M parameters"
     return f"{kind_in_words(config)} of {architecture(config)}; {size}; {data.tokenizer}, {pieces:,} pieces"
+
+
+def _chart_of_task(task: str, facts: Mapping[str, str]) -> Chart:
+    """Return the chart of the score of a task. facts: rows of the model card, with the tokenizer of BLEU at the end."""
+    chart = _OF_TASK[task]
+    if task != "translation":
+        return chart
+    signature = re.search(r"\|tok:([\w-]+)\|", facts.get("validation", ""))
+    tokenizer = signature[1] if signature else "13a, or zh or char for a script without spaces"
+    return dataclasses.replace(chart, note=f"{chart.note} {tokenizer}")
 
 
 def _headline(config: Config, history: History, best: int | None) -> str:
