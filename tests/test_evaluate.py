@@ -184,8 +184,10 @@ def test_given_translations_are_evaluated_without_a_model(test_set: evaluate.Tes
     assert comparison.significance is not None
     assert comparison.significance.delta > 0 and comparison.significance.p_value < 0.05
     assert "p = " in format_evaluation(comparison) and str(wrong) in format_evaluation(comparison)
-    same = evaluate_hypotheses([right, right], ref, language="en", tokenize="13a")
+    length = evaluate.Score("length", 3.0, "by hand", "")
+    same = evaluate_hypotheses([right, right], ref, language="en", tokenize="13a", more_scores=lambda *_: [length])
     assert same.significance is not None and same.significance.p_value == 1
+    assert [scores[-1] for scores in same.systems.values()] == [length]
     with pytest.raises(UserError, match="--hyp: expected 1 or 2 files, not 3"):
         evaluate_hypotheses([right] * 3, ref, language="en", tokenize="13a")
 

@@ -184,13 +184,10 @@ def evaluate_hypotheses(
             raise unequal((f"{hyp}", name), (len(output), len(references)))
         if not output:
             raise empty(f"{hyp}", name)
-    systems = {
-        printable(hyp): corpus_scores(output, references, more_refs=more, language=language, tokenize=tokenize)
-        for hyp, output in zip(hyps, outputs, strict=True)
-    }
-    if more_scores is not None:
-        for scores, output in zip(systems.values(), outputs, strict=True):
-            scores += more_scores(sources, output, references)
+    systems = dict[str, list[Score]]()
+    for hyp, output in zip(hyps, outputs, strict=True):  # the same file twice is one system
+        scores = corpus_scores(output, references, more_refs=more, language=language, tokenize=tokenize)
+        systems[printable(hyp)] = scores + (more_scores(sources, output, references) if more_scores else [])
     significance = None
     if len(hyps) == 2:
         significance = paired_bootstrap(outputs[0], outputs[1], references, more_refs=more, tokenize=tokenize)
