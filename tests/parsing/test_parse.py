@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -108,9 +109,12 @@ def test_overruled_symbols_are_those_at_which_the_most_likely_one_was_not_allowe
     assert total > 0
 
 
-def test_options_without_a_meaning_for_trees_are_refused() -> None:
-    with pytest.raises(UserError, match="sampling=.*: must not be set for trees"):
-        parser_of(random_parser("top-down")).parse(["a"], DecodingOptions(sampling=Sampling()))
+@pytest.mark.parametrize(
+    "options", [{"sampling": Sampling()}, {"capitals": "keep"}, {"n_best": 2}, {"alignment": True}]
+)
+def test_options_without_a_meaning_for_trees_are_refused(options: Any) -> None:
+    with pytest.raises(UserError, match=f"{next(iter(options))}=.*: must not be set for trees"):
+        parser_of(random_parser("top-down")).parse(["a"], DecodingOptions(**options))
 
 
 def test_a_parser_is_not_exported_to_programs_without_symbols() -> None:

@@ -17,6 +17,10 @@ from transduce.parsing.tree_constraint import symbols_of, tree_constraint
 from transduce.parsing.trees import Tree, sentence_of, words_of
 from transduce.translate import Translator, load
 
+# Options of translation only.
+NEEDLESS = ("sampling", "mbr", "tag", "shortlist", "n_best", "loops", "split", "numbers", "capitals", "placeholders")
+NEEDLESS += ("alignment",)
+
 
 @dataclass(frozen=True)
 class Parse:
@@ -51,7 +55,7 @@ class Parser:
         blank line has neither. options: settings of the search. Raises UserError for options that cannot be met.
         """
         check_lines(lines=lines)
-        for name in ("sampling", "mbr", "tag", "shortlist"):
+        for name in NEEDLESS:
             options.refuse([name], "for trees; leave it out")
         settings = replace(options.resolve(self.translator.config.search), min_tokens=0)
         parses = [Parse(None)] * len(lines)
