@@ -79,6 +79,7 @@ def test_an_old_page_is_replaced_whole(model: Path, tmp_path: Path, cli: Cli) ->
         (["a " * 7_000, "--out", "a.html"], "a.html: expected at most 1,000 tokens a side, not 14,002"),
         (["a", "--target", "a " * 7_000, "--out", "a.svg"], "a.svg: expected at most 1,000 tokens a side, not 14,002"),
         (["a", "--head", "encoder 3.1", "--out", "a.html"], "--head='encoder 3.1': expected a head of the model"),
+        (["a", "--head", "encoder 1.1", "--out", "a.npz"], "--head='encoder 1.1': must not be set with a.npz, because"),
         (["a", "--tag", "<2fr>", "--out", "a.html"], "--tag='<2fr>': expected a tag of the model; use one of <2de>"),
         (["a", "--other", "b", "--out", "a.html"], "--other='b': must not be set without --lens; add --lens"),
         (["a", "--lens", "--out", "a.svg"], "--lens: must not be set with a.svg, because a picture does not show it"),

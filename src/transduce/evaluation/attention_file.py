@@ -41,11 +41,15 @@ def write_attention(
     The arrays are encoder (L,H,S,S), decoder (L,H,T,T), cross (L,H,T,S), the pieces src and tgt, log_probs (T,), and
     the names of the heads: encoder_heads, decoder_heads, cross_heads (L,H). With `inside`, also lens_pieces and
     lens_log_probs (L+1,T,K), lens_target (L+1,T), and encoder_effects, decoder_effects, cross_effects (L,H,T).
-    Raises UserError for another ending, an unknown head, or a sentence of more than MOST_TOKENS tokens in a picture.
+    Raises UserError for another ending, an unknown head, a head with arrays, or a sentence of more than MOST_TOKENS
+    tokens in a picture.
     """
     place = as_path("path", path)
     suffix = check_suffix(place)
     is_text = suffix != ".npz"
+    if head is not None and not is_text:
+        problem = f"must not be set with {place.name}, because arrays have all heads"
+        raise UserError(f"head={head!r}: {problem}; leave it out")
     content = _text(attended, place, head, model, worth, inside).encode() if is_text else _arrays(attended, inside)
     place.parent.mkdir(parents=True, exist_ok=True)
     with replacement(place) as building:
