@@ -47,6 +47,19 @@ def test_a_malformed_tree_leaves_the_files_as_they_were(tmp_path: Path, cli: Cal
     assert (tmp_path / "train.words").read_text() == "The cat sleeps\n(\n"
 
 
+def test_a_treebank_without_a_tree_leaves_the_files_as_they_were(
+    tmp_path: Path, cli: Callable[..., CommandResult]
+) -> None:
+    good, blank, out = tmp_path / "good.mrg", tmp_path / "blank.mrg", tmp_path / "train"
+    good.write_text(TREES)
+    blank.write_text("\n")
+    assert cli("linearize", good, "--out", out).code == 0
+    assert_mistake(cli("linearize", blank, blank, "--out", out), f"{blank} {blank}: expected at least 1 tree")
+    assert (tmp_path / "train.words").read_text() == "The cat sleeps\n(\n"
+    assert len([*tmp_path.iterdir()]) == 5
+    assert cli("linearize", blank, good, "--out", out).code == 0
+
+
 def test_an_output_that_is_an_input_is_refused(tmp_path: Path, cli: Callable[..., CommandResult]) -> None:
     treebank = tmp_path / "train.trees"
     treebank.write_text(TREES)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from transduce.cli.output import check_output, output_file
+from transduce.errors import UserError
 
 
 def linearize(
@@ -55,4 +56,7 @@ def linearize(
                 symbols.update(of_tree)
                 n_trees, n_words = n_trees + 1, n_words + len(tree.words)
                 longest = max(longest, len(of_tree))
+        if not n_trees:  # an error leaves the old files as they are
+            names = " ".join(map(str, treebank))
+            raise UserError(f"{names}: expected at least 1 tree in brackets; give a treebank")
     print(f"{n_trees:,} trees, {n_words:,} words, {len(symbols):,} different symbols, at most {longest:,} in a tree")
