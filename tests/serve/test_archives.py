@@ -308,6 +308,7 @@ def test_fields_and_controls_stay_where_they_are(source: str, lines: list[str]) 
 
 TRACKED = "<w:b/><w:rPrChange><w:rPr><w:i/></w:rPr></w:rPrChange>"
 IMAGE = '<w:drawing><w:b c="d"><e/></w:b></w:drawing>'
+RUBY = f"<w:ruby><w:rubyPr/><w:rt>{run('r')}</w:rt><w:rubyBase>{run('b')}{run('c')}</w:rubyBase></w:ruby>"
 
 
 @pytest.mark.parametrize(
@@ -321,10 +322,12 @@ IMAGE = '<w:drawing><w:b c="d"><e/></w:b></w:drawing>'
         ("<w:r><w:t>cat</w:t><w:softHyphen/><w:t>alog</w:t></w:r>", "catalog", None),
         (f"<w:r><w:t>a dog </w:t>{IMAGE}<w:t> sits</w:t></w:r>", "a dog sits", None),
         (f"<w:r><w:t>a dog</w:t>{IMAGE}</w:r>", "a dog", None),
+        (f"{run('a dog ')}<w:r>{RUBY}</w:r>{run(' sits')}", "a dog sits", None),
+        (f"<w:r>{RUBY}<w:t>a dog</w:t></w:r>", "a dog", None),
         (run("a dog", TRACKED), "a dog", run("A DOG", TRACKED)),
         (run("a ") + run("b", TRACKED) + run(" c d"), "a b c d", run("A ") + run("B", TRACKED) + run(" C D")),
     ],
-    ids=["hyphen", "soft hyphen", "image", "last image", "tracked format", "tracked format of a word"],
+    ids=["hyphen", "soft hyphen", "image", "last image", "ruby", "first ruby", "tracked", "tracked word"],
 )
 def test_a_run_with_more_than_text_is_translated(source: str, line: str, target: str | None) -> None:
     xml = WORD.format(f"<w:p>{source}</w:p>")
@@ -333,5 +336,12 @@ def test_a_run_with_more_than_text_is_translated(source: str, line: str, target:
     assert translated("docx", xml, str) == xml
     output = translated("docx", xml)
     assert target is None or output == WORD.format(f"<w:p>{target}</w:p>")
-    assert "".join(re.findall("<w:t [^>]*>([^<]*)<", output)).replace("  ", " ") == line.upper()
-    assert all(output.count(element) == xml.count(element) for element in ("<w:softHyphen/>", IMAGE))
+    assert all(output.count(element) == xml.count(element) for element in ("<w:softHyphen/>", IMAGE, RUBY))
+    texts = re.findall("<w:t [^>]*>([^<]*)<", output.replace(RUBY, ""))
+    assert "".join(texts).replace("  ", " ") == line.upper()
+
+
+def test_many_words_with_ruby_take_little_time() -> None:
+    """In a run that a text box cuts, each ruby element is read once."""
+    xml = WORD.format(f"<w:p><w:r>{'<w:ruby></w:ruby>' * 10_000}<w:t>a</w:t><w:p></w:p></w:r>{run('b')}</w:p>")
+    assert "B</w:t>" in translated("docx", xml)

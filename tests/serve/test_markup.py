@@ -98,6 +98,7 @@ def translated(source: str, *, aligns: bool = True, keeps_order: bool = False, r
             "<div translate=no><style><b translate=yes></style>a b</div>",
             "<div translate=no><style><b translate=yes></style>a b</div>",
         ),
+        ("a <ruby>b<rp>(</rp><rt>c<rp>)</rp></ruby> d", "<ruby>b<rp>(</rp><rt>c<rp>)</rp></ruby> d a"),
         ("<b>a b<p>c d</p></b>", "<b>b a<p>d c</p></b>"),
         ("a <b>b c", "a <b>c b"),
         ("<b>a <i>b</b> c</i>", "<b>a <i>b</b> c</i>"),

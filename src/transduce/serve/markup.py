@@ -3,7 +3,7 @@
 - Block elements and line breaks end a segment. Inline elements leave the text of their segment, and come back around
   the words of the translation that the cross-attention gives to theirs. Where there is no alignment, or where it would
   break the nesting or empty an element, they enclose the whole segment.
-- `code`, `pre`, `script`, `style`, `textarea`, `svg`, `math` and elements with translate="no" or the class
+- `code`, `pre`, `ruby`, `script`, `style`, `textarea`, `svg`, `math` and elements with translate="no" or the class
   `notranslate` stay as they are, except what has translate="yes" within them.
 - Such an element, an image, and an element without text are atoms. An atom that is joined to a word without white
   space is joined to the word that is there in the translation. Otherwise it has white space next to each word, and

@@ -20,7 +20,7 @@ MAX_UNTOUCHED = 8  # of translate="yes" within elements that stay as they are; e
 YES = frozenset(("yes", ""))  # values of `translate`
 RAW_TEXT = frozenset(("script", "style", "textarea"))  # in which neither tags nor comments begin
 NEVER = frozenset("script style textarea svg math".split())  # have no text to translate, whatever they contain
-OPAQUE = frozenset("code pre".split())
+OPAQUE = frozenset("code pre ruby".split())  # a translation within `ruby` would be read as a reading, or be hidden
 
 
 @dataclass(slots=True)
