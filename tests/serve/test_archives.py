@@ -287,6 +287,7 @@ def field(text: str) -> str:
     return f"{begin}<w:r><w:instrText>REF</w:instrText></w:r>{separate}{run(text)}{end}"
 
 
+SIMPLE = f'<w:fldSimple w:instr="REF a">{run("1")}</w:fldSimple>'
 CONTROL = f"<w:sdt><w:sdtPr/><w:sdtContent>{run('John')}</w:sdtContent></w:sdt>"
 
 
@@ -296,8 +297,10 @@ CONTROL = f"<w:sdt><w:sdtPr/><w:sdtContent>{run('John')}</w:sdtContent></w:sdt>"
         (f"{run('See Figure ')}{field('1')}{run(' now')}", ["See Figure", "1", "now"]),
         (f"{run('Page ')}{field('1')}{run(' of ')}{field('2')}", ["Page", "1", "of", "2"]),
         (f"{run('Dear ')}{CONTROL}{run(' ok')}", ["Dear", "John", "ok"]),
+        (f"{run('See Table ')}{SIMPLE}{run(' now')}", ["See Table", "1", "now"]),
+        (f"{SIMPLE}{run(' or more')}", ["1", "or more"]),
     ],
-    ids=["field", "fields", "control"],
+    ids=["field", "fields", "control", "simple field", "first simple field"],
 )
 def test_fields_and_controls_stay_where_they_are(source: str, lines: list[str]) -> None:
     xml = WORD.format(f"<w:p>{source}</w:p>")

@@ -28,7 +28,9 @@ _FORMAT = re.compile(rf"<w:rPr>{_NO_END}{_OLD_FORMAT}</w:rPr>|<w:rPr\s*/>", re.D
 _TEXT = re.compile(r"<w:t(?:\s[^>]*)?>([^<]*)</w:t>|<w:t\s*/>|<w:lastRenderedPageBreak/>")
 _SPACE = re.compile(r"<w:(?:tab|br|cr)(?:\s[^>]*)?/>")
 _HYPHEN = "<w:noBreakHyphen/>"
-_FIELD = re.compile(r"<w:fldChar\b|</?w:sdt\b")  # complex fields and controls: their ends must not go apart
+# Fields and controls: their ends must not go apart, and words of the sentence that go into a field are lost when Word
+# updates it.
+_FIELD = re.compile(r"<w:fldChar\b|</?w:(?:fldSimple|sdt)\b")
 _NO_TEXT = re.compile(r"<w:(?:fldChar|instrText|delText|delInstrText)\b")  # of a run that stays as it is
 _OPEN, _CLOSE = '<w:t xml:space="preserve">', "</w:t>"
 _EMPTY = re.compile(rf"<w:r>(?:{_FORMAT.pattern})?{_OPEN}{_CLOSE}</w:r>", re.DOTALL)
