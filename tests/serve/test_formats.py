@@ -128,6 +128,11 @@ def test_lines_that_were_wrapped_are_one_text() -> None:
     assert texts(SRT.format("a dog\nruns", "It ends.\nIt begins"), "srt") == ["a dog runs", "It ends.", "It begins"]
 
 
+def test_a_dash_or_a_number_after_a_tag_is_part_of_the_sentence() -> None:
+    source = SRT.format("<i>Titanic</i> – a film\n<i>- Yes</i>", "<b>Nr</b> 3. <i> - a.</i>\n<i><b>No</b> - no</i>")
+    assert texts(source, "srt") == ["Titanic – a film", "Yes", "Nr 3. - a.", "No - no"]
+
+
 def test_wrapped_lines_keep_their_indents() -> None:
     source = "    This line is as long as the width of the text\n    allows, and it goes\n"
     assert written(source.encode(), "txt", str.upper).decode() == source.upper()

@@ -44,7 +44,7 @@ def _tokens(text: str, times: re.Pattern[str], example: str, *, is_vtt: bool = F
         is_cue = is_time or is_cue and not is_number and not (is_vtt and is_blank)
         if is_cue and not is_time and not is_blank:
             yield from _tags(line, is_vtt=is_vtt)
-            yield line_end(line, end, "" if "-->" in following else following)
+            yield line_end(_TAG.sub("", line), end, "" if "-->" in following else _TAG.sub("", following))
         elif is_vtt or is_time or is_number or is_blank:
             yield Token("block", line + end)
         else:
@@ -52,12 +52,18 @@ def _tokens(text: str, times: re.Pattern[str], example: str, *, is_vtt: bool = F
 
 
 def _tags(line: str, *, is_vtt: bool) -> Iterator[Token]:
-    """Yield the tokens of a line of a cue. Voices and times within it have no closing tag."""
+    """Yield the tokens of a line of a cue. Voices and times within it have no closing tag.
+
+    The mark of a speaker comes before all text of the line. After text, a dash and a number are part of the sentence.
+    """
+    token_of = text_token if is_vtt else plain_token
+    has_text = False
     place = 0
     for match in chain(_TAG.finditer(line), [None]):
         raw = line[place : match.start() if match else len(line)]
         if raw:
-            yield from line_tokens(raw, text_token if is_vtt else plain_token)
+            yield from [token_of(raw)] if has_text else line_tokens(raw, token_of)
+            has_text = has_text or not raw.isspace()
         if match is None:
             return
         name, place = (match[2] or "v").lower(), match.end()
