@@ -4,6 +4,7 @@ import io
 import json
 import random
 import re
+import textwrap
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -126,6 +127,24 @@ def test_lines_that_were_wrapped_are_one_text() -> None:
         "A cat sits.",
     ]
     assert texts(SRT.format("a dog\nruns", "It ends.\nIt begins"), "srt") == ["a dog runs", "It ends.", "It begins"]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Annual report of the city council for the year 2023", "Parks and gardens", "Schools"],
+        ["Annual report of the city council for the year 2023", "Parks and gardens"],
+        ["Report of the city council", "", "Annual report of the city council for the year 2023", "Parks", "1 school"],
+    ],
+)
+def test_each_line_of_a_list_is_a_text(lines: list[str]) -> None:
+    assert texts("\n".join(lines), "txt") == [line for line in lines if line]
+
+
+def test_wrapped_text_under_a_heading_is_one_text() -> None:
+    body = "In summer, all of the parks of the City of London are open every day, and on Mondays " * 3
+    lines = textwrap.wrap(body, 45)
+    assert len(lines) == 6 and texts("\n".join(["On Parks", *lines]), "txt") == ["On Parks", body.strip()]
 
 
 def test_a_dash_or_a_number_after_a_tag_is_part_of_the_sentence() -> None:

@@ -1,8 +1,8 @@
 """Plain text. A line is a text; lines that were wrapped at a width are one text, and are wrapped again."""
 
 import re
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, pairwise
 
 from transduce.errors import UserError
 from transduce.serve.documents import Part
@@ -13,6 +13,7 @@ from transduce.serve.markup_tokens import Token
 MOST_LINES = 300_000
 PLAIN = Syntax(str)
 WIDTHS = range(40, 121)  # of text whose paragraphs are wrapped
+LEAST_FULL = 0.75  # of the lines of such a text that a sentence may continue
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|$)")
 _END = re.compile(r"""[.!?…:;。！？]["'’”»)\]]*\s*$""")
 _START = re.compile(r"\s*(?:[-–—*•]\s|\d+[.)]\s)")  # of an item of a list, or of a speaker
@@ -36,16 +37,28 @@ def lines_of(text: str) -> list[tuple[str, str]]:
 
 def _tokens(text: str) -> Iterator[Token]:
     lines = lines_of(text)
-    width = max((len(line) for line, _ in lines), default=0)
+    ends = _wrapped_ends([line for line, _ in lines])
     indent = 0  # of a line that continues the text of the line before it
     for i, (line, end) in enumerate(lines):
-        following = lines[i + 1][0] if i + 1 < len(lines) else ""
-        is_full = len(line) + 1 + len(following.split(maxsplit=1)[0] if following.strip() else "") > width
         yield from line_tokens(line[indent:])
-        token = line_end(line, end, following, continues=width in WIDTHS and is_full)
+        following = lines[i + 1][0] if i + 1 < len(lines) else ""
+        token = Token("break", end, text=" ") if i in ends else Token("block", end)
         indent = len(following) - len(following.lstrip(" \t")) if token.kind == "break" else 0
         token.raw += following[:indent]
         yield token
+
+
+def _wrapped_ends(lines: Sequence[str]) -> set[int]:
+    """Return the numbers of the lines that end where a text was wrapped: they have no room for the next word.
+
+    The longest line of a list has no room either. So a text is wrapped only if most of its lines that a sentence may
+    continue are full, and at least two of them, or one before a small letter.
+    """
+    width = max(map(len, lines), default=0)
+    open_lines = [i for i, (line, following) in enumerate(pairwise(lines)) if can_continue(line, following)]
+    full = {i for i in open_lines if len(lines[i]) + 1 + len(lines[i + 1].split(maxsplit=1)[0]) > width}
+    is_wrapped = len(full) > 1 or any(lines[i + 1].lstrip()[0].islower() for i in full)
+    return full if width in WIDTHS and is_wrapped and len(full) >= LEAST_FULL * len(open_lines) else set()
 
 
 def plain_token(raw: str) -> Token:
@@ -61,9 +74,12 @@ def line_tokens(line: str, token_of: Callable[[str], Token] = plain_token) -> It
     yield token_of(line[mark.end() if mark else 0 :])
 
 
-def line_end(line: str, end: str, following: str, *, continues: bool = True) -> Token:
+def line_end(line: str, end: str, following: str) -> Token:
     """Return the token of the line break `end`: it is within a text if a sentence can continue in the next line."""
-    continues = continues and bool(line.strip() and following.strip())
-    if continues and not _END.search(line) and not _START.match(following):
-        return Token("break", end, text=" ")
-    return Token("block", end)
+    return Token("break", end, text=" ") if can_continue(line, following) else Token("block", end)
+
+
+def can_continue(line: str, following: str) -> bool:
+    """Return True if a sentence can continue in the next line."""
+    has_text = bool(line.strip() and following.strip())
+    return has_text and not _END.search(line) and not _START.match(following)
