@@ -70,6 +70,8 @@ WRAPPED = (
     [
         ("txt", WRAPPED, WRAPPED.upper()),
         ("txt", "a\r\n\r\n b \t\rc", "A\r\n\r\n B \t\rC"),
+        ("txt", "\ta b \t\tc\td. e\n- f     12   g\t\n", "\tA B \t\tC\tD. E\n- F     12   G\t\n"),
+        ("srt", SRT.format("<i>a</i>\tb", "a   b\n- c\td"), SRT.format("<i>A</i>\tB", "A   B\n- C\tD")),
         (
             "srt",
             SRT.format("<i>a b,\nc</i> & d", "- a\n- {\\an8}b < c"),
@@ -118,6 +120,13 @@ def test_only_texts_change(extension: str, source: str, target: str) -> None:
     assert written(source.encode(), extension, str.upper).decode() == target
     if extension != "po":
         assert written(source.encode(), extension) == source.encode()
+
+
+def test_tabs_and_runs_of_spaces_are_between_columns() -> None:
+    assert texts("Apple\t3\tred\nA dog.  A cat    sits", "txt") == ["Apple\n3\nred", "A dog. A cat\nsits"]
+    outputs = {"Apfel\n3\nrot": "Apfel\t3 \trot", "Apfel 3 rot": "Apfel\t3 \trot", "Apfel": "Apfel\t \t"}
+    for output, expected in outputs.items():
+        assert written(b"Apple\t3 \tred", "txt", lambda _, output=output: output).decode() == expected
 
 
 def test_lines_that_were_wrapped_are_one_text() -> None:

@@ -191,8 +191,8 @@ def _broken(text: str, breaks: Sequence[tuple[int, str]], length: int) -> tuple[
     """Return a translation with BREAK for some of its spaces, and the source of these breaks.
 
     breaks: place and source of each break in the line, of `length` characters. Beyond the spaces, they go between
-    characters of a language without spaces. Of those that still have no place, line breaks are left out, and tags,
-    such as tabs, go to the end.
+    characters of a language without spaces. Of those that still have no place, line breaks are left out, and tags and
+    tabs go to the end.
     """
     spaces = [i for i, character in enumerate(text) if character == " "]
     if len(spaces) < len(breaks):
@@ -206,7 +206,7 @@ def _broken(text: str, breaks: Sequence[tuple[int, str]], length: int) -> tuple[
         sources.append(source + text[index].strip(" "))  # replaces one character, so that no other place changes
         text = text[:index] + BREAK + text[index + 1 :]
         first = chosen + 1
-    tags = [source for _, source in breaks[len(spaces) :] if source.startswith("<")]
+    tags = [source for _, source in breaks[len(spaces) :] if source.startswith("<") or not re.search(r"[\r\n]", source)]
     return text + BREAK * len(tags), sources + tags
 
 

@@ -7,7 +7,7 @@ from itertools import islice, pairwise
 from transduce.errors import UserError
 from transduce.serve.documents import Part
 from transduce.serve.markup import markup_document
-from transduce.serve.markup_line import Syntax
+from transduce.serve.markup_line import BREAK, Syntax
 from transduce.serve.markup_tokens import Token
 
 MOST_LINES = 300_000
@@ -16,6 +16,8 @@ WIDTHS = range(40, 121)  # of text whose paragraphs are wrapped
 LEAST_FULL = 0.75  # of the lines of such a text that a sentence may continue
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\n|\r|$)")
 _END = re.compile(r"""[.!?…:;。！？]["'’”»)\]]*\s*$""")
+# Between columns. Two spaces are also after a sentence, and in justified text.
+_GAP = re.compile(r"(?<! )(?: *+\t[ \t]*+| {3,}+(?=\S))")
 _START = re.compile(r"\s*(?:[-–—*•]\s|\d+[.)]\s)")  # of an item of a list, or of a speaker
 
 
@@ -71,7 +73,17 @@ def line_tokens(line: str, token_of: Callable[[str], Token] = plain_token) -> It
     mark = _START.match(line)
     if mark is not None:
         yield Token("block", mark[0])
-    yield token_of(line[mark.end() if mark else 0 :])
+    yield from text_tokens(line[mark.end() if mark else 0 :], token_of)
+
+
+def text_tokens(text: str, token_of: Callable[[str], Token] = plain_token) -> Iterator[Token]:
+    """Yield the tokens of text within a line: its columns, and the gaps between them."""
+    place = 0
+    for gap in _GAP.finditer(text):
+        yield token_of(text[place : gap.start()])
+        yield Token("break", gap[0], text=BREAK)
+        place = gap.end()
+    yield token_of(text[place:])
 
 
 def line_end(line: str, end: str, following: str) -> Token:

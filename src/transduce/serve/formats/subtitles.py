@@ -6,7 +6,7 @@ from itertools import chain
 
 from transduce.errors import LineError
 from transduce.serve.documents import Part
-from transduce.serve.formats.plain import PLAIN, line_end, line_tokens, lines_of, plain_token
+from transduce.serve.formats.plain import PLAIN, line_end, line_tokens, lines_of, plain_token, text_tokens
 from transduce.serve.markup import HTML, markup_document
 from transduce.serve.markup_line import Syntax
 from transduce.serve.markup_tokens import Token, text_token
@@ -62,7 +62,7 @@ def _tags(line: str, *, is_vtt: bool) -> Iterator[Token]:
     for match in chain(_TAG.finditer(line), [None]):
         raw = line[place : match.start() if match else len(line)]
         if raw:
-            yield from [token_of(raw)] if has_text else line_tokens(raw, token_of)
+            yield from text_tokens(raw, token_of) if has_text else line_tokens(raw, token_of)
             has_text = has_text or not raw.isspace()
         if match is None:
             return
