@@ -182,6 +182,7 @@ def test_a_translation_without_spaces_keeps_its_breaks() -> None:
         ("- foo is here\n\tand bar is there\n", "- FOO IS HERE\n\tAND BAR IS THERE\n"),
         ("---\n---\n# a\n\nb\n---\n", "---\n---\n# A\n\nB\n---\n"),
         ("---\na: b\n---\nc\n", "---\na: b\n---\nC\n"),
+        ('+++\na = "b"\n---\n+++\nc\n\n+++\n', '+++\na = "b"\n---\n+++\nC\n\n+++\n'),
         ("&amp;lt; a & b\n", "\\&LT; A & B\n"),
         ('a [the guide](u "x](y z") b\n', 'A [THE GUIDE](u "x](y z") B\n'),
         ("[a [b] c](u) [d]\n\n[d]: e\n", "[A \\[B\\] C](u) [d]\n\n[d]: e\n"),

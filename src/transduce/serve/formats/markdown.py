@@ -29,7 +29,7 @@ MOST_MARKS = 400_000  # of emphasis in a document; one takes up to 20 us
 MOST_LEVELS = 100  # of lists and quotes within each other; a list and its item are two
 MOST_INLINE_LEVELS = 20  # of links and images within each other; the time grows with it, and deeper ones are text
 MOST_BLOCK_TOKENS = 200_000  # of a document, as the parser counts; one takes 350 bytes, and a paragraph has three
-_FRONT_MATTER = re.compile(r"---[ \t]*\r?\n(?:.*?\n)??---[ \t]*(?:\r?\n|$)", re.DOTALL)
+_FRONT_MATTER = re.compile(r"(---|\+\+\+)[ \t]*\r?\n(?:.*?\n)??\1[ \t]*(?:\r?\n|$)", re.DOTALL)  # YAML, TOML
 _SPECIAL = re.compile(r"[\\`*\[\]<]|(?<!\w)_|_(?!\w)|&(?=#?\w+;)|^>|^[#+=-](?=[#=-]*(?:\s|$))", re.MULTILINE)
 _NUMBER = re.compile(r"^(\d+)([.)])(?=\s|$)", re.MULTILINE)
 _TASK = re.compile(r"\[[ xX]\]\s+")
