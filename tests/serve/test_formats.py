@@ -186,6 +186,7 @@ def test_a_translation_without_spaces_keeps_its_breaks() -> None:
         ("&amp;lt; a & b\n", "\\&LT; A & B\n"),
         ('a [the guide](u "x](y z") b\n', 'A [THE GUIDE](u "x](y z") B\n'),
         ("[a [b] c](u) [d]\n\n[d]: e\n", "[A \\[B\\] C](u) [d]\n\n[d]: e\n"),
+        ("a [b *c*][d] [d] [d][] [e\\]][d]\n\n[d]: e\n", "A [B *C*][d] [d] [d][] [E\\]][d]\n\n[d]: e\n"),
         ("a[^n] b[^z]\n\n[^n]: word\n\n    *c* d\n\ne\n", "A[^n] B[^z]\n\n[^n]: WORD\n\n    *C* D\n\nE\n"),
     ],
 )

@@ -222,7 +222,7 @@ def _markup(content: str, spans: list[_Span], tokens: "list[BlockToken]") -> Ite
         if rule in ("emphasis", "strikethrough"):
             yield from _delimiters(start, end, [tokens[i] for i in numbers], 1 if rule == "emphasis" else 2)
         elif rule == "link":
-            if not source.endswith(")"):  # its text is the name of its address
+            if content[label_end + 1 : end] in ("", "[]"):  # its text is the name of its address
                 yield start, end, Token("atom", "")
             else:
                 yield start, start + 1, Token("open", "", "link")
