@@ -187,6 +187,9 @@ def test_a_translation_without_spaces_keeps_its_breaks() -> None:
         ('a [the guide](u "x](y z") b\n', 'A [THE GUIDE](u "x](y z") B\n'),
         ("[a [b] c](u) [d]\n\n[d]: e\n", "[A \\[B\\] C](u) [d]\n\n[d]: e\n"),
         ("a [b *c*][d] [d] [d][] [e\\]][d]\n\n[d]: e\n", "A [B *C*][d] [d] [d][] [E\\]][d]\n\n[d]: e\n"),
+        ("a <code>b *c* <code>d</code> </code>, <i>e</i>\n", "A <code>b *c* <code>d</code> </code>, <i>E</i>\n"),
+        ('a <b translate="no">b\n*c*</b> d <code>e *f*\n', 'A <b translate="no">b\n*c*</b> D <code>e *f*\n'),
+        ("a <script>b</script> <code/> c\n", "A <script>b</script> <code/> C\n"),
         ("a[^n] b[^z]\n\n[^n]: word\n\n    *c* d\n\ne\n", "A[^n] B[^z]\n\n[^n]: WORD\n\n    *C* D\n\nE\n"),
     ],
 )

@@ -62,11 +62,11 @@ def _tokens(source: str, place: int, end: int, depth: int = 0) -> Iterator[Token
             continue
         name = name_match[1].lower()
         is_closing, is_void = raw.startswith("</"), name in VOID or raw.endswith("/>")
-        if not is_closing and not is_void and not _is_translated(raw, name):
-            end_of_element = _end_of_element(source, name, (place, end), absent)
+        if not is_closing and not is_void and not is_translated(raw, name):
+            last = end_of_element(source, name, (place, end), absent)
             kind = "atom" if name in INLINE else "block"
-            yield from _untouched(source, (start, place, end_of_element), kind, depth)
-            place = end_of_element
+            yield from _untouched(source, (start, place, last), kind, depth)
+            place = last
         elif name not in INLINE:
             yield Token("block", raw)
         elif is_void:
@@ -97,7 +97,7 @@ def _markup(source: str, place: int, end: int, absent: set[str]) -> tuple[int, i
     return None
 
 
-def _is_translated(tag: str, name: str) -> bool:
+def is_translated(tag: str, name: str) -> bool:
     """Return True if the content of an element is to be translated, as far as its opening tag says."""
     attributes = _attributes(tag)
     choice = attributes.get("translate")
@@ -127,9 +127,9 @@ def _untouched(source: str, places: tuple[int, int, int], kind: str, depth: int)
         name_match = _NAME.match(raw)
         name = name_match[1].lower() if name_match and raw[1] != "/" else ""
         if name in NEVER:
-            place = _end_of_element(source, name, (place, end), absent)
+            place = end_of_element(source, name, (place, end), absent)
         elif name and name not in VOID and _attributes(raw).get("translate") in YES:
-            last = _end_of_element(source, name, (place, end), absent)
+            last = end_of_element(source, name, (place, end), absent)
             last = max(place, source.rfind("</", place, last)) if last < end else last
             yield Token("block", source[start:place])
             yield from _tokens(source, place, last, depth + 1)
@@ -138,7 +138,7 @@ def _untouched(source: str, places: tuple[int, int, int], kind: str, depth: int)
     yield Token(kind, source[start:end])
 
 
-def _end_of_element(source: str, name: str, places: tuple[int, int], absent: set[str]) -> int:
+def end_of_element(source: str, name: str, places: tuple[int, int], absent: set[str]) -> int:
     """Return the end of the element `name`, or of the range without a closing tag.
 
     places: the range of its content, and of what follows. absent: as in `_markup`.

@@ -13,7 +13,7 @@ from transduce.serve.documents import Part
 from transduce.serve.formats.plain import lines_of
 from transduce.serve.markup import HTML, markup_document
 from transduce.serve.markup_line import Syntax
-from transduce.serve.markup_tokens import INLINE, VOID, Token, text_token, tokens_of
+from transduce.serve.markup_tokens import INLINE, VOID, Token, end_of_element, is_translated, text_token, tokens_of
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -206,6 +206,9 @@ def _tokens(text: str, content: str, offsets: list[int], parser: "MarkdownIt", e
     for start, end, token in sorted(_markup(content, env["spans"], tokens), key=lambda item: item[:2]):
         if start < place:  # within an atom
             continue
+        if token.kind == "kept":
+            end = end_of_element(content, token.name, (end, len(content)), set())
+            token = Token("atom", "")
         if start > place:
             yield Token("text", text[offsets[place] : offsets[start]], text=content[place:start])
         token.raw = text[offsets[start] : offsets[end]]
@@ -254,8 +257,12 @@ def _delimiters(start: int, end: int, tokens: "list[BlockToken]", width: int) ->
 
 
 def _tag_token(source: str) -> Token:
+    """Return the token of a tag or comment; of the kind "kept" if all of its element stays as it is."""
     match = _TAG.match(source)
     name = match[2].lower() if match else ""
-    if match is None or name in VOID or source.endswith("/>") or name not in INLINE:
+    is_void = name in VOID or source.endswith("/>")
+    if match and not match[1] and not is_void and not is_translated(source, name):
+        return Token("kept", "", name)
+    if match is None or is_void or name not in INLINE:
         return Token("mark" if match is None else "atom", "")
     return Token("close" if match[1] else "open", "", name)
