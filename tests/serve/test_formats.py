@@ -347,6 +347,19 @@ def test_a_file_that_declares_utf_8_is_read(extension: str, content: bytes) -> N
 
 
 @pytest.mark.parametrize(
+    ("page", "target"),
+    [
+        ("<p>Gr&uuml;n <b>a</b> b", "<p><b>&lt;gr&#252;n &#32160;</b>"),
+        ("<p>Grün <b>a</b> b", "<p><b>&lt;grün 綠</b>"),
+        ("<meta charset=utf-8><p>Gr&uuml;n <b>a</b> b", "<meta charset=utf-8><p><b>&lt;grün 綠</b>"),
+    ],
+)
+def test_a_page_in_ascii_that_declares_no_charset_stays_in_ascii(page: str, target: str) -> None:
+    assert written(page.encode(), "html", lambda _: "<grün 綠").decode() == target
+    assert written(page.encode(), "html").decode() == page
+
+
+@pytest.mark.parametrize(
     "content",
     [
         b"-->" + b"<!--" * 60_000,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from transduce.errors import LineError
 from transduce.serve.documents import Part
 from transduce.serve.markup import HTML, markup_document
+from transduce.serve.markup_line import Syntax
 from transduce.serve.markup_tokens import Token, tokens_of
 
 _ATTRIBUTE = re.compile(
@@ -16,21 +17,34 @@ _XML = re.compile(r"<\?xml\s[^>]*?\sencoding\s*=\s*[\"']([^\"']+)")
 
 
 def read(text: str) -> Iterator[str | Part]:
-    """Yield the texts of a page."""
-    return markup_document(_tokens(text), HTML)
+    """Yield the texts of a page. A page in ASCII that declares no charset stays in ASCII: browsers would guess one."""
+    declarations: list[str] = []
+    is_ascii = text.isascii()
+
+    def escape(text: str) -> str:
+        escaped = HTML.escape(text)
+        if declarations or not is_ascii:
+            return escaped
+        return escaped.encode("ascii", "xmlcharrefreplace").decode()
+
+    return markup_document(_tokens(text, declarations), Syntax(escape, shares=HTML.shares))
 
 
 READERS = {"html": read, "htm": read}
 
 
-def _tokens(text: str) -> Iterator[Token]:
-    """Yield the tokens of a page. Raises LineError for a charset other than UTF-8, in which the page is written."""
+def _tokens(text: str, declarations: list[str]) -> Iterator[Token]:
+    """Yield the tokens of a page. Raises LineError for a charset other than UTF-8, in which the page is written.
+
+    declarations: gets each charset that the page declares.
+    """
     place = 0
     for token in tokens_of(text):
         charset = _charset(token.raw) if token.kind in ("block", "mark") else ""
         if charset not in ("", "utf-8", "utf8"):
             number = text.count("\n", 0, place) + 1
             raise LineError(number, f"expected the charset utf-8, not {charset}; save the page in UTF-8 and declare it")
+        declarations += [charset] if charset else []
         yield token
         place += len(token.raw)
 
