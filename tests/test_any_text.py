@@ -52,7 +52,7 @@ def test_a_short_output_is_doubtful(model: Translator) -> None:
     assert short.is_short and "short" in short.doubts and not other.is_short
 
 
-@pytest.mark.parametrize(("n_source", "n_output", "expected"), [(12, 3, True), (12, 4, False), (11, 0, False)])
+@pytest.mark.parametrize(("n_source", "n_output", "expected"), [(12, 3, True), (12, 4, False), (11, 1, False)])
 def test_less_than_three_tenths_of_a_long_source_is_short(n_source: int, n_output: int, expected: bool) -> None:
     assert is_short([5] * n_source, [5] * n_output) is expected
 

@@ -1,5 +1,6 @@
 """`transduce translate --file`: files of several formats through the command line."""
 
+import json
 import re
 import zipfile
 from collections.abc import Callable
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 from support.command_line import assert_mistake
 from support.toy_task import CommandResult, Toy
+
+from transduce.data.tokenizer import Tokenizer
 
 SRT = "1\n00:00:01,000 --> 00:00:02,000\n<i>{}</i>\n\n2\n00:00:03,000 --> 00:00:04,000\n{}\n"
 
@@ -52,6 +55,23 @@ def test_doubtful_texts_are_counted_and_named(toy: Toy, tmp_path: Path, cli: Cal
     command = ["translate", toy.model, "--file", source, "--output", tmp_path / "out.srt", "--beam-size", 1]
     result = cli(*command, "--max-length", 3)
     assert "in.srt: 1 of 2 translations were cut at their maximum length (text 2 'a b c d e')" in result.err
+
+
+def test_a_text_whose_translation_is_empty_stays_and_is_named(
+    toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode = Tokenizer.decode
+    monkeypatch.setattr(Tokenizer, "decode", lambda self, ids: decode(self, ids) if len(ids) > 3 else "")
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("a {b}\n\na b c d\n")
+    result = cli("translate", toy.model, "--file", source, "--output", target)
+    assert target.read_text() == "a {b}\n\nd c b a\n"
+    assert "in.txt: 1 of 2 translations have few words for the length of their source, or none" in result.err
+    assert "(text 1 'a {b}')" in result.err and "do not have each" not in result.err
+    source.write_text("a b\na b c d\n")
+    result = cli("translate", toy.model, "--input", source, "--json")
+    assert [json.loads(line)["is_short"] for line in result.out.splitlines()] == [True, False]
+    assert "in.txt: 1 of 2 translations have few words" in result.err and "(line 1)" in result.err
 
 
 def test_texts_that_lose_placeholders_are_named(toy: Toy, tmp_path: Path, cli: Callable[..., CommandResult]) -> None:

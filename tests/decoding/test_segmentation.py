@@ -75,6 +75,14 @@ def test_early_ends_rank_lower_than_their_score(tokenizer: Tokenizer) -> None:
         assert [t.score for t in (line, *line.alternatives)] == [-2, -1]
 
 
+def test_an_empty_output_for_a_sentence_is_short(tokenizer: Tokenizer) -> None:
+    segments, _ = segments_of(["A dog. It runs."], tokenizer, SHORT, APART)
+    for ids in ([], tokenizer.encode(" ")):
+        outputs = [[Hypothesis(i, -1, -1, [-1], True)] for i in (tokenizer.encode("a"), ids)]
+        (line,) = translations_of(["A dog. It runs."], segments, outputs, {}, tokenizer)
+        assert line.is_short and line.doubts == ["short"] and line.text.strip() == "a"
+
+
 # ---- segments -------------------------------------------------------------------------------------------------------
 
 

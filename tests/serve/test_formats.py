@@ -205,6 +205,13 @@ def test_a_mark_at_the_start_of_a_wrapped_line_is_text(mark: str) -> None:
     assert start == "eins zwei" and line.replace("\\", "") == f"{mark} ja" and "\\" in line
 
 
+@pytest.mark.parametrize("extension", ["txt", "md", "html", "json"])
+def test_a_text_whose_translation_is_empty_stays(extension: str) -> None:
+    content = b'["a <b>b</b>"]' if extension == "json" else b"a <b>b</b>\n"
+    for blank in ("", " ", "\u200b"):
+        assert written(content, extension, lambda _, blank=blank: blank) == content
+
+
 def test_a_longer_translation_is_wrapped_at_the_same_share() -> None:
     source = SRT.format("one two three four,\nfive six seven eight", "a")
     output = written(source.encode(), "srt", lambda line: re.sub(r"(\w+)", r"\1 \1", line)).decode()

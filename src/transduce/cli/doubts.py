@@ -4,6 +4,7 @@ import reprlib
 import sys
 from collections.abc import Sequence
 
+from transduce.data.text import is_blank
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.phrases.placeholders import damaged_placeholders
 
@@ -11,7 +12,7 @@ MOST_NUMBERS = 10  # of lines or texts in a message
 MEANINGS = {
     "repeated": "repeated the same words; their text is of a second search without repetition, unless --loops=keep",
     "cut": "were cut at their maximum length",
-    "short": "have few words for the length of their source, and a part may be missing",
+    "short": "have few words for the length of their source, or none, and a part may be missing",
     "damaged": "do not have each {name}, %s, tag, address or emoji as often as their source; --placeholders keeps them",
     "unsplit": "are of several sentences as one, because of must or prefix, and may lack some; write a line for each",
 }
@@ -24,7 +25,7 @@ class DoubtWatch:
 
     name: of the text. count: the number of lines so far; at first, of lines that come before. texts: of a file in
     another format, where the number of a text is no number of a line; empty for lines. In these it also counts damaged
-    placeholders, which a program may need.
+    placeholders, which a program may need. A text whose translation is empty stays, so its placeholders do.
     """
 
     def __init__(self, name: str, count: int = 0, texts: Sequence[str] = ()) -> None:
@@ -39,7 +40,7 @@ class DoubtWatch:
             self.count += 1
             for doubt in translation.doubts:
                 self._lines[doubt].append(self.count)
-            if self._texts and not translation.problem:
+            if self._texts and not is_blank(translation.text):
                 if damaged_placeholders(self._texts[self.count - 1], translation.text):
                     self._lines["damaged"].append(self.count)
 

@@ -13,7 +13,6 @@ from transduce.cli.output import check_output, interrupt_named, output_file
 from transduce.cli.stream import Form, ModelFolders, load_translator, translations
 from transduce.console import counted, printable
 from transduce.data.compression import open_file
-from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.segmentation import with_tag
 from transduce.errors import UserError
@@ -69,7 +68,7 @@ def _translations(
     form: Form,
     constraints: ConstraintOptions,
 ) -> list[str]:
-    """Return what takes the place of each part. A text that cannot be translated stays, and is named."""
+    """Return what takes the place of each part. A text without a translation stays, and is named."""
     terms = constraints.load_terms()
     translator = load_translator(models, options)
     constraints.check(translator, options)
@@ -87,14 +86,8 @@ def _translations(
                 if problem := form.problem(translation):
                     place = text_name(len(pieces) + 1, texts[len(pieces)])
                     print(f"transduce: {name}: {place}: {problem}", file=sys.stderr)
-                pieces.append(_piece(parts[len(pieces)], translation))
+                text = translation.text.replace(LINE_BREAK, "\n")
+                pieces.append(parts[len(pieces)].write(text, translation.alignment))
             progress.advance(len(chunk))
     watch.end()
     return pieces
-
-
-def _piece(part: Part, translation: Translation) -> str:
-    """Return what takes the place of a part."""
-    if translation.problem is not None and not translation.text:
-        return part.write(part.line, None)
-    return part.write(translation.text.replace(LINE_BREAK, "\n"), translation.alignment)

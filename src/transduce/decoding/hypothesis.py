@@ -70,7 +70,8 @@ class Translation:
     that was split. pieces, token_log_probs: the tokens and the log-probability of each, EOS included.
     finished: False if the output was cut at its maximum length. problem: the reason for no translation, or None.
     is_unsplit: True if several sentences were translated as one, because of `must` or `prefix`; some may be missing.
-    is_short: True if a segment of 12 pieces or more has less than three tenths as many in its output.
+    is_short: True if the output of a segment is empty, or that of one of 12 pieces or more has less than three tenths
+    as many.
     is_loop: True if the search repeated the same words, so that the text is of a second search without repetition, or
     is a loop (`options.loops`).
     alternatives: the other outputs of an n-best list, best first.

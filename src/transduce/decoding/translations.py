@@ -13,7 +13,7 @@ from statistics import fmean
 import numpy as np
 
 from transduce.config.schema import SearchConfig
-from transduce.data.text import in_capitals
+from transduce.data.text import in_capitals, is_blank
 from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.hypothesis import AlignedWord, Alignment, Hypothesis, Outputs, Translation
@@ -196,7 +196,10 @@ def _translation(
         finished=all(h.finished for h in hypotheses),
         is_loop=any(h.is_loop for h in hypotheses),
         is_unsplit=segments[0].is_unsplit,
-        is_short=any(is_short(segment.ids, h.ids) for segment, h in zip(segments, hypotheses, strict=True)),
+        is_short=any(
+            is_blank(text) or is_short(segment.ids, h.ids)
+            for text, segment, h in zip(texts, segments, hypotheses, strict=True)
+        ),
         utility=None if hypotheses[0].utility is None else _utility(hypotheses),
         alignment=None if hypotheses[0].alignment is None else _alignment(hypotheses, parts, text),
         unmet=phrases.unmet(text) if phrases is not None else (),

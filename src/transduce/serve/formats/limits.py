@@ -1,12 +1,33 @@
-"""The maximum number of texts in a file."""
+"""The maximum number of texts in a file, and the texts that stay."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
+from transduce.data.text import is_blank
+from transduce.decoding.hypothesis import Alignment
 from transduce.decoding.phrases.placeholders import is_placeholder
 from transduce.errors import UserError
 from transduce.serve.documents import Part
 
 MOST_TEXTS = 100_000  # of a file; each takes about a kilobyte
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A text of a file, which stays where its translation is empty."""
+
+    part: Part
+
+    @property
+    def line(self) -> str:
+        return self.part.line
+
+    @property
+    def needs_alignment(self) -> bool:
+        return self.part.needs_alignment
+
+    def write(self, text: str, alignment: Alignment | None) -> str:
+        return self.part.write(self.line if is_blank(text) else text, alignment)
 
 
 def limited(document: Iterable[str | Part], n_before: int = 0) -> Iterator[str | Part]:
@@ -20,7 +41,9 @@ def limited(document: Iterable[str | Part], n_before: int = 0) -> Iterator[str |
     for number, member in enumerate(document, start=n_before):
         if number > 3 * MOST_TEXTS:  # with what is between the texts
             raise UserError(f"expected at most {MOST_TEXTS:,} texts; split the file")
-        if isinstance(member, str) or not is_placeholder(member.line):
+        if isinstance(member, str):
             yield member
-        else:
+        elif is_placeholder(member.line):
             yield member.write(member.line, None)
+        else:
+            yield _Kept(member)
