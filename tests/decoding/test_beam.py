@@ -156,17 +156,6 @@ def test_greedy_search_has_room_for_the_outputs_of_its_sentences_alone() -> None
     assert most == (4 + 9, 5) and len(beam) == 4
 
 
-def test_a_decoder_that_cannot_join_can_admit_only_when_empty() -> None:
-    decoder, request = decoder_of(random_table(1)), request_for([4], beam_size=2)
-    beam = beam_of(Decoder(decoder.step), request)
-    assert beam.can_admit
-    beam.admit(start([0]), request, [1])
-    assert not beam.can_admit
-    while len(beam):
-        beam.step()
-    assert beam.can_admit
-
-
 def test_an_ensemble_joins_if_all_its_decoders_do() -> None:
     first, second = decoder_of(random_table(1)), decoder_of(random_table(2))
     together, request = ensemble([first, second]), request_for([6], beam_size=2)

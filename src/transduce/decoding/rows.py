@@ -59,11 +59,6 @@ class Rows(ABC, Generic[State]):
         """Return B, the number of sentences."""
         return len(self.numbers)
 
-    @property
-    def can_admit(self) -> bool:
-        """True if `admit` is possible now."""
-        return self.state is None or self.decoder.join is not None
-
     def search(self, state: State, request: Request, *, n_best: int) -> list[list[Hypothesis]]:
         """Search all sentences of `request` in these rows, which are empty; return the n_best outputs of each.
 
