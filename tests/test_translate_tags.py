@@ -77,6 +77,8 @@ def test_each_part_of_a_line_has_the_tag(model: Translator, split: Split) -> Non
 def test_an_unknown_tag_is_refused_with_the_tags_of_the_model(model: Translator) -> None:
     with pytest.raises(UserError, match="^tag='<2es>': expected a tag of the model; use one of <2de>, <2fr>$"):
         model.translate(["a"], tag="<2es>")
+    with pytest.raises(UserError, match="^tag='<2es>': expected a tag of the model; use one of <2de>, <2fr>$"):
+        model.check_options(DecodingOptions(tag="<2es>"))
     with pytest.raises(UserError, match="^tag=3: expected text or null$"):
         model.translate(["a"], tag=3)  # pyright: ignore[reportArgumentType]
     plain = Translator([random_model(CONFIG)])

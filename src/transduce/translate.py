@@ -46,6 +46,7 @@ from transduce.decoding.segmentation import (
     check_line,
     check_lines,
     check_number,
+    check_tag,
     encode_pairs,
     in_small_letters,
     most_tokens,
@@ -320,6 +321,7 @@ class Translator:
 
     def check_options(self, options: DecodingOptions) -> None:
         """Raise UserError for options for which the model folder lacks something, and for a parser."""
+        check_tag(options.tag, self.tokenizer)
         if self.config.data.target_tokens == "symbols":
             raise UserError(f"{self._name}: expected a model that writes text, not trees; use transduce parse")
         if options.shortlist and self.shortlist is None:

@@ -94,7 +94,7 @@ def test_an_interrupt_says_that_nothing_was_written(
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("transduce.cli.file.load_translator", interrupt)
+    monkeypatch.setattr("transduce.cli.file.load_with_terms", interrupt)
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_text("a b")
     if is_there:

@@ -20,6 +20,7 @@ from transduce import UserError
 from transduce.config.schema import ModelConfig
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import CONTROLS, PAD
+from transduce.decoding.options import DecodingOptions
 from transduce.decoding.shortlist.learning import learn_shortlist, read_ids
 from transduce.decoding.shortlist.table import Shortlist
 from transduce.storage.model_folder import LoadedModel, load_model, save_shortlist
@@ -90,6 +91,8 @@ def test_a_model_with_tags_translates_the_same(kind: str, tmp_path: Path) -> Non
         assert [t.text for t in theirs.translate(written)] == texts
     with pytest.raises(UserError, match="use one of <2de>, <2fr>"):
         theirs.translate(LINES, tag="<2es>")
+    with pytest.raises(UserError, match="use one of <2de>, <2fr>"):
+        theirs.check_options(DecodingOptions(tag="<2es>"))
 
 
 def test_a_trained_model_keeps_its_length_penalty(toy_export: Path, toy: Toy) -> None:

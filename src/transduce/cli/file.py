@@ -10,11 +10,10 @@ from transduce.cleaning.progress import JobProgress
 from transduce.cli.constraints import ConstraintOptions
 from transduce.cli.doubts import DoubtWatch, text_name
 from transduce.cli.output import check_output, interrupt_named, output_file
-from transduce.cli.stream import Form, ModelFolders, load_translator, translations
+from transduce.cli.stream import Form, ModelFolders, load_with_terms, translations
 from transduce.console import counted, printable
 from transduce.data.compression import open_file
 from transduce.decoding.options import DecodingOptions
-from transduce.decoding.segmentation import with_tag
 from transduce.errors import UserError
 from transduce.serve.documents import Part, filled, lines_of, with_alignment
 from transduce.serve.formats.files import MOST_FILE_BYTES, extension_of, read_file
@@ -69,11 +68,7 @@ def _translations(
     constraints: ConstraintOptions,
 ) -> list[str]:
     """Return what takes the place of each part. A text without a translation stays, and is named."""
-    terms = constraints.load_terms()
-    translator = load_translator(models, options)
-    constraints.check(translator, options)
-    form.check_model(models.folders, translator.calibration)
-    with_tag([], options.tag, translator.tokenizer)
+    translator, terms = load_with_terms(models, options, form, constraints)
     options = with_alignment(options, parts, translator)
     texts = [re.sub(r"[\r\n]", " ", part.line) for part in parts]
     watch = DoubtWatch(name, texts=texts)

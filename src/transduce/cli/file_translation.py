@@ -24,7 +24,6 @@ from transduce.data.overlap import SAME_LANGUAGE, frequent_words
 from transduce.data.text import empty, read_lines
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
-from transduce.decoding.segmentation import with_tag
 
 if TYPE_CHECKING:
     from transduce.cli.stream import AnyTranslator
@@ -73,7 +72,6 @@ def load_for(source: Path, models: ModelFolders, options: DecodingOptions, tag_r
     tag_remedy: the remedy of the warning, in words. Raises UserError for a tag that the models do not have.
     """
     translator = load_translator(models, options)
-    with_tag([], options.tag, translator.tokenizer)
     warn_about_tags(read_lines(source), printable(source), translator.tokenizer, tag_remedy, options.tag)
     return translator
 

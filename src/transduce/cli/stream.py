@@ -25,7 +25,6 @@ from transduce.decoding.confidence import Calibration
 from transduce.decoding.hypothesis import Translation
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.phrases.terms import Terms
-from transduce.decoding.segmentation import with_tag
 from transduce.errors import LineError, UserError
 from transduce.interop import ctranslate2_engine as engine
 from transduce.model import devices
@@ -119,10 +118,7 @@ def run_filter(
     form.check(options)
 
     def load() -> LineFilter:
-        terms = constraints.load_terms()
-        translator = load_translator(models, options)
-        constraints.check(translator, options)
-        form.check_model(models.folders, translator.calibration)
+        translator, terms = load_with_terms(models, options, form, constraints)
         has_phrases = bool(constraints) or options.placeholders
         has_fields = {
             "alignment": options.alignment,
@@ -131,7 +127,6 @@ def run_filter(
             "confidence": translator.calibration is not None,
         }
         left_out = [name for name, is_there in has_fields.items() if not is_there]
-        with_tag([], options.tag, translator.tokenizer)
 
         def output_lines(lines: BinaryIO, name: str) -> Iterator[list[OutputLine]]:
             watch = DoubtWatch(name)
@@ -241,6 +236,17 @@ def _progress_bar(source: Path | None, target: Path | None) -> Progress:
         disable=is_typed or is_shown or not sys.stderr.isatty(),
         speed_estimate_period=SPEED_SECONDS,
     )
+
+
+def load_with_terms(
+    models: ModelFolders, options: DecodingOptions, form: Form, constraints: ConstraintOptions
+) -> "tuple[AnyTranslator, Terms | None]":
+    """Return the models and the terms. Raises UserError for what the models cannot do."""
+    terms = constraints.load_terms()
+    translator = load_translator(models, options)
+    constraints.check(translator, options)
+    form.check_model(models.folders, translator.calibration)
+    return translator, terms
 
 
 def load_translator(models: ModelFolders, options: DecodingOptions) -> "AnyTranslator":

@@ -142,6 +142,14 @@ def encode_pairs(
     return pairs, None
 
 
+def check_tag(tag: str | None, tokenizer: TokenizerLike) -> None:
+    """Raise UserError for a tag that the tokenizer does not have. None: no tag."""
+    if tag is not None and not tokenizer.tags:
+        raise UserError(f"tag={tag!r}: must not be set, because the model has no tags; leave it out")
+    if tag is not None and tag not in tokenizer.tags:
+        raise UserError(f"tag={tag!r}: expected a tag of the model; use one of {', '.join(tokenizer.tags)}")
+
+
 def with_tag(lines: Sequence[str], tag: str | None, tokenizer: TokenizerLike) -> Sequence[str]:
     """Return the lines, each that is not blank with `tag` before it; None: the lines as they are.
 
@@ -149,10 +157,7 @@ def with_tag(lines: Sequence[str], tag: str | None, tokenizer: TokenizerLike) ->
     """
     if tag is None:
         return lines
-    if not tokenizer.tags:
-        raise UserError(f"tag={tag!r}: must not be set, because the model has no tags; leave it out")
-    if tag not in tokenizer.tags:
-        raise UserError(f"tag={tag!r}: expected a tag of the model; use one of {', '.join(tokenizer.tags)}")
+    check_tag(tag, tokenizer)
     return [line if is_blank(line) else f"{tag} {line}" for line in lines]
 
 

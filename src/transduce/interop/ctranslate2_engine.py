@@ -23,7 +23,7 @@ from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, TokenizerLike
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
-from transduce.decoding.segmentation import check_lines, in_small_letters, segments_of, with_tag
+from transduce.decoding.segmentation import check_lines, check_tag, in_small_letters, segments_of, with_tag
 from transduce.decoding.translations import nearest_first, translations_of, without_loops
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_files import check_files
@@ -131,6 +131,7 @@ class ExportedTranslator:
     def check_options(self, options: DecodingOptions) -> None:
         """Raise UserError for options that CTranslate2 does not have, or for which the export lacks something."""
         check_options(options)
+        check_tag(options.tag, self.tokenizer)
         if options.shortlist and not self.has_map:
             command = "transduce shortlist MODEL --src TEXT --tgt TEXT"
             raise UserError(
