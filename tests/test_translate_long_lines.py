@@ -1,10 +1,13 @@
 """Lines that are split: nothing is lost, and segments are translated one by one."""
 
+from dataclasses import replace
+
 import pytest
+from support.random_models import CONFIG, random_model
 from support.toy_task import Toy
 
 import transduce
-from transduce import Translator, UserError
+from transduce import Translation, Translator, UserError
 from transduce.config.schema import DataConfig
 from transduce.decoding.options import DecodingOptions
 from transduce.decoding.segmentation import split_line
@@ -88,3 +91,27 @@ def test_split_sentences_splits_every_line(model: Translator) -> None:
     assert translations == model.translate(lines, split="sentences", prefixes=["", "", ""])
     with pytest.raises(UserError, match="split='no': expected one of 'auto', 'none', 'long', 'sentences'"):
         model.translate(["a"], split="no")  # pyright: ignore[reportArgumentType]
+
+
+LEARNED = replace(CONFIG, positions="learned", max_positions=45)  # max_tokens is 40
+PROBLEM = "expected at most 44 tokens, not 109; split the line"
+
+
+def test_a_line_of_more_tokens_than_positions_has_a_problem_and_the_others_translations() -> None:
+    model, line = Translator([random_model(LEARNED)]), "a b c d e f g h i j " * 6
+    rest = model.translate(["a b", "c d"], beam_size=2)
+    assert model.translate([line])[0].problem is None
+    for more in ({"split": "none"}, {"constraints": [None, {"must": ["a"]}, None]}):
+        first, second, third = model.translate(["a b", line, "c d"], beam_size=2, **more)  # pyright: ignore[reportArgumentType]
+        assert second == Translation("", problem=PROBLEM, unmet=("a",) if "constraints" in more else ())
+        assert [first, third] == rest
+    running = model.running()
+    running.admit("key", line, DecodingOptions(split="none"))
+    assert running.step() == {"key": Translation("", problem=PROBLEM)}
+
+
+def test_the_model_with_the_fewest_positions_limits_an_ensemble() -> None:
+    models = [random_model(replace(LEARNED, max_positions=100)), random_model(LEARNED), random_model(CONFIG)]
+    both = Translator(models)
+    assert both.translate(["a b c d e f g h i j " * 6], split="none")[0].problem == PROBLEM
+    assert both.longest_source == 44 and Translator(models[::2]).longest_source == 99

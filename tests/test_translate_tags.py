@@ -65,7 +65,8 @@ def test_each_part_of_a_line_has_the_tag(model: Translator, split: Split) -> Non
     number = tokenizer.vocabulary.index("<2fr>")
     long = "the cat sat on the mat. " * 5 + "a b c d e f g h i j " * 4
     lines = with_tag([long, "the cat"], "<2fr>", tokenizer)
-    segments, problems = segments_of(lines, tokenizer, DataConfig(max_tokens=limit + 1), DecodingOptions(split=split))
+    config = Config(data=DataConfig(max_tokens=limit + 1))
+    segments, problems = segments_of(lines, tokenizer, config, DecodingOptions(split=split))
     assert problems == {} and len(segments) > 8
     for segment in segments:
         assert segment.ids[0] == number and number not in segment.ids[1:]

@@ -51,6 +51,7 @@ from transduce.decoding.segmentation import (
     in_small_letters,
     most_tokens,
     segments_of,
+    with_positions,
     with_tag,
     without_tag,
 )
@@ -108,7 +109,8 @@ class Translator:
         if precision == "int8" and self._device.type != "cpu":
             raise UserError("precision='int8': expected a model on the CPU; load it with transduce.load")
         self.tokenizer = loaded[0].tokenizer
-        self.config = loaded[0].config
+        limits = [model.config.max_positions for model in self.models]
+        self.config = with_positions(loaded[0].config, min((n for n in limits if n is not None), default=None))
         self.precision = fastest_precision(self._device, self.models) if precision == "auto" else precision
         self.shortlist = loaded[0].shortlist  # good for all models of an ensemble, which share a tokenizer
         self.calibration = loaded[0].calibration if len(loaded) == 1 else None
@@ -138,8 +140,9 @@ class Translator:
         first_number: the number of the first line; the draw for a line depends on it and on the seed.
 
         On a GPU the size of a batch changes the rounding, so that nearly equal outputs may change places. A line of
-        more than 8,192 tokens comes back empty, with `problem` set; a blank line is its own translation. Raises
-        UserError for options that cannot be met.
+        more than 8,192 tokens comes back empty, with `problem` set, and so does one that is not split and has more
+        tokens than the model has positions. A blank line is its own translation. Raises UserError for options that
+        cannot be met.
         """
         options = with_keywords(options, keywords)
         settings = options.resolve(self.config.search)
@@ -150,7 +153,7 @@ class Translator:
             return self._keep_placeholders(lines, options, Terms.of(terms), more)
         check_number("first_number", first_number)
         lines = with_tag(lines, options.tag, self.tokenizer)
-        given = (self.tokenizer, self.config.data, options)
+        given = (self.tokenizer, self.config, options)
         if constraints is None and prefixes is None and terms is None:
             (segments, problems), of_segments = segments_of(lines, *given), UNCONSTRAINED
         else:
@@ -158,7 +161,7 @@ class Translator:
             segments, problems, of_segments = constrained_segments(lines, *given, of_lines, Terms.of(terms))
         if of_segments.phrases:
             check_search(options, settings)
-        segments = in_small_letters(segments, self.tokenizer, options, of_segments.segments)
+        segments = in_small_letters(segments, *given, of_segments.segments)
         constraint = self._constraint(segments, of_segments, settings, first_number)
         sources, backend = [segment.ids for segment in segments], self._backend_of(options)
         with self._finite_output():
@@ -206,7 +209,7 @@ class Translator:
     @property
     def longest_source(self) -> int:
         """The most tokens of a source, EOS not counted."""
-        return most_tokens(self._max_positions)
+        return most_tokens(self.config.model.max_positions)
 
     def running(self) -> RunningTranslation[object]:
         """Return a translation with continuous batching, for a service."""
@@ -240,7 +243,7 @@ class Translator:
                 f"src and tgt: expected the same number of lines, not {len(src):,} and {len(tgt):,}; "
                 "give one translation for each source line"
             )
-        pairs, too_long = encode_pairs(src, tgt, self.tokenizer, self._max_positions)
+        pairs, too_long = encode_pairs(src, tgt, self.tokenizer, self.config.model.max_positions)
         if too_long is not None:
             raise UserError(too_long.problem(("src", "tgt"), first_number))
         lengths = [max(len(ids) for ids in pair) for pair in pairs]
@@ -263,7 +266,7 @@ class Translator:
 
     def long_line(self, src: Sequence[str], tgt: Sequence[str]) -> LongLine | None:
         """Return the first line that is too long for `score`, 8,192 tokens or fewer; None if there is none."""
-        return encode_pairs(src, tgt, self.tokenizer, self._max_positions)[1]
+        return encode_pairs(src, tgt, self.tokenizer, self.config.model.max_positions)[1]
 
     def attend(self, src: str, tgt: str | None = None) -> Attended:
         """Return all attention weights (§3.2) of the steps that write `tgt`, by default the model's own translation.
@@ -277,7 +280,7 @@ class Translator:
             raise UserError("attend: expected a sentence, but the source is blank")
         if tgt is None:
             tgt = self.translate([src])[0].text
-        pairs, too_long = encode_pairs([src], [tgt], self.tokenizer, self._max_positions)
+        pairs, too_long = encode_pairs([src], [tgt], self.tokenizer, self.config.model.max_positions)
         if too_long is not None:
             raise UserError(too_long.problem(("src", "tgt")))
         src_ids, tgt_ids = pairs[0]
@@ -356,12 +359,6 @@ class Translator:
             raise NotFiniteError(
                 f"{self._name}: expected outputs that are finite numbers: {problem}; {remedy}"
             ) from None
-
-    @property
-    def _max_positions(self) -> int | None:
-        """The most tokens of a side, EOS included, where the positions of a model are learned."""
-        limits = [model.config.max_positions for model in self.models]
-        return min((limit for limit in limits if limit is not None), default=None)
 
     @property
     def _device(self) -> torch.device:

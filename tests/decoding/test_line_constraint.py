@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from transduce.config.schema import DataConfig
+from transduce.config.schema import Config, DataConfig
 from transduce.data.piece_bytes import piece_bytes
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import TokenizerLike
@@ -184,7 +184,7 @@ def test_lines_that_are_no_terms_are_refused(text: str, message: str, tmp_path: 
 def test_each_segment_requires_its_own_terms(tokenizer: TokenizerLike) -> None:
     lines = ["A dog runs. The cat sleeps! A dog sleeps!"]
     terms = Terms.of({"dog": "Hund", "cat": "Katze", "runs. The": "x"})
-    segments, _ = segments_of(lines, tokenizer, DataConfig(), DecodingOptions(split="sentences"))
+    segments, _ = segments_of(lines, tokenizer, Config(), DecodingOptions(split="sentences"))
     of_segments = SegmentConstraints.of(lines, segments, [LineConstraint()], terms, tokenizer)
     assert [one.must for one in of_segments.segments] == [(("Hund",), ("x",)), (("Katze",),), (("Hund",),)]
     assert of_segments.phrases[0].unmet("Ein Hund") == ("x", "Katze")
@@ -194,7 +194,7 @@ def test_terms_that_are_too_many_or_forbidden_are_named_if_the_text_lacks_them(t
     words = [f"w{i}" for i in range(MOST_PHRASES + 6)]
     lines = [" ".join(words), "A dog"]
     terms = Terms.of({"dog": "Hund", **{word: word.upper() for word in words}})
-    segments, _ = segments_of(lines, tokenizer, DataConfig(max_tokens=1_000), DecodingOptions())
+    segments, _ = segments_of(lines, tokenizer, Config(data=DataConfig(max_tokens=1_000)), DecodingOptions())
     constraints = [LineConstraint(), LineConstraint(must_not=["Hund"])]
     of_segments = SegmentConstraints.of(lines, segments, constraints, terms, tokenizer)
     assert [len(one.must) for one in of_segments.segments] == [MOST_PHRASES, 0]
@@ -208,7 +208,7 @@ def test_terms_of_too_many_tokens_or_that_cannot_be_written_are_named(tokenizer:
     words = [f"w{i}" for i in range(8)]
     lines = [" ".join([*words, "short"])]
     terms = Terms.of({**{word: " ".join([word] * 40) for word in words}, "short": "kurz"})
-    segments, _ = segments_of(lines, tokenizer, DataConfig(max_tokens=10_000), DecodingOptions())
+    segments, _ = segments_of(lines, tokenizer, Config(data=DataConfig(max_tokens=10_000)), DecodingOptions())
     of_segments = SegmentConstraints.of(lines, segments, [LineConstraint()], terms, tokenizer)
     (constraint,) = of_segments.segments
     assert 1 <= len(constraint.must) < len(words) and phrase_automaton(constraint, tokenizer).n_tokens <= MOST_TOKENS

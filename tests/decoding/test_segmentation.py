@@ -4,17 +4,17 @@ import time
 
 import pytest
 
-from transduce.config.schema import DataConfig
+from transduce.config.schema import Config, DataConfig, ModelConfig
 from transduce.data.sentences import sentences
 from transduce.data.tokenizer import Tokenizer
 from transduce.decoding.hypothesis import Hypothesis
 from transduce.decoding.options import DecodingOptions, Split
-from transduce.decoding.segmentation import segments_of, split_line
+from transduce.decoding.segmentation import in_small_letters, segments_of, split_line
 from transduce.decoding.translations import _parts, translations_of
 
 WHOLE = DecodingOptions(split="long")
 APART = DecodingOptions(split="sentences")
-SHORT = DataConfig(max_tokens=21)
+SHORT = Config(data=DataConfig(max_tokens=21))
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def test_what_has_no_visible_character_is_not_translated(tokenizer: Tokenizer, s
 def test_a_code_that_is_no_tag_of_the_model_is_no_text(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentencepiece tokenizer splits off any code, such as >>fra<<, also where the model has no tags."""
     monkeypatch.setattr(Tokenizer, "split_tag", lambda _, line: (line[:7], line[7:]))
-    segments, _ = segments_of([">>fra<<", ">>fra<< A dog runs."], tokenizer, DataConfig(), WHOLE)
+    segments, _ = segments_of([">>fra<<", ">>fra<< A dog runs."], tokenizer, Config(), WHOLE)
     assert [segment.line for segment in segments] == [1]
 
 
@@ -114,15 +114,48 @@ def test_a_segment_knows_its_place(tokenizer: Tokenizer) -> None:
 
 def test_segments_of_lines(tokenizer: Tokenizer) -> None:
     lines = ["A dog. A cat.", "", "A dog. A cat. A dog. A cat.", "A dog. A cat."]
-    data = DataConfig(max_tokens=len(tokenizer.encode(lines[0])) + 1)
-    long, _ = segments_of(lines, tokenizer, data, WHOLE, whole=[3])
+    config = Config(data=DataConfig(max_tokens=len(tokenizer.encode(lines[0])) + 1))
+    long, _ = segments_of(lines, tokenizer, config, WHOLE, whole=[3])
     assert [(segment.line, segment.text) for segment in long] == [
         (0, lines[0]), (2, "A dog."), (2, "A cat."), (2, "A dog."), (2, "A cat."), (3, lines[3])
     ]  # fmt: skip
-    every, _ = segments_of(lines, tokenizer, data, APART, whole=[3])
+    every, _ = segments_of(lines, tokenizer, config, APART, whole=[3])
     assert [(segment.line, segment.text) for segment in every] == [
         (0, "A dog."), (0, "A cat."), (2, "A dog."), (2, "A cat."), (2, "A dog."), (2, "A cat."), (3, lines[3])
     ]  # fmt: skip
+
+
+def with_max_positions(n: int) -> Config:
+    return Config(
+        model=ModelConfig(vocab_size=None, positions="learned", max_positions=n), data=DataConfig(max_tokens=8)
+    )
+
+
+def test_a_line_that_is_not_split_has_at_most_as_many_tokens_as_the_model_has_positions(tokenizer: Tokenizer) -> None:
+    """EOS takes the last position."""
+    line = "A dog. A cat."
+    n = len(tokenizer.encode(line))
+    problem = {0: f"expected at most {n - 1} tokens, not {n}; split the line"}
+    for options, whole in ((DecodingOptions(split="none"), ()), (WHOLE, [0, 1])):
+        fits, problems = segments_of([line, "a"], tokenizer, with_max_positions(n + 1), options, whole)
+        assert [segment.text for segment in fits] == [line, "a"] and problems == {}
+        fits, problems = segments_of([line, "a"], tokenizer, with_max_positions(n), options, whole)
+        assert [segment.text for segment in fits] == ["a"] and problems == problem
+    fits, problems = segments_of([line], tokenizer, with_max_positions(n), WHOLE)
+    assert len(fits) > 1 and problems == {}
+    fits, problems = segments_of([f"a\n{line}"], tokenizer, with_max_positions(n), DecodingOptions(split="none"))
+    assert fits == [] and problems == problem
+
+
+def test_capitals_whose_small_letters_are_too_long_stay(tokenizer: Tokenizer) -> None:
+    options, line = DecodingOptions(split="none"), "ⱯⱭ A DOG"  # small letters of one byte less, and more pieces
+    (segment,), _ = segments_of([line], tokenizer, Config(), options)
+    (lowered,) = in_small_letters([segment], tokenizer, Config(), options)
+    n = len(lowered.ids)
+    assert lowered.in_capitals and in_small_letters([segment], tokenizer, with_max_positions(n + 1), options) == [
+        lowered
+    ]
+    assert in_small_letters([segment], tokenizer, with_max_positions(n), options) == [segment]
 
 
 # ---- translations ------------------------------------------------------------------------------------------------
@@ -152,7 +185,7 @@ def test_gaps_follow_the_target_script(texts: list[tuple[str, str]], expected: s
 def parts_of(text: str, options: DecodingOptions = WHOLE, **data: int) -> tuple[list[str], str]:
     """Return the segments of a text, and its translation if each segment is its own one."""
     tokenizer = Tokenizer.learn(["a dog runs .", "der Hund läuft ."] * 10, kind="bpe", vocab_size=290)
-    segments, problems = segments_of([text], tokenizer, DataConfig(**data), options)
+    segments, problems = segments_of([text], tokenizer, Config(data=DataConfig(**data)), options)
     hypotheses = [[Hypothesis(tokenizer.encode(segment.text), -1, -1, [-1], True)] for segment in segments]
     (translation,) = translations_of([text], segments, hypotheses, problems, tokenizer)
     return [segment.text for segment in segments], translation.text

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.random_models import CONFIG, random_model
 from support.serving import JSON, Answer, Reverser, Served, served, until
 from support.toy_task import Toy
 
@@ -26,6 +27,7 @@ from transduce.serve.engine import Engine
 from transduce.serve.queue import SentenceQueue
 from transduce.serve.sentence import Sentence
 from transduce.serve.settings import Limits
+from transduce.storage.model_folder import LoadedModel
 
 
 class Stepper(Reverser):
@@ -249,6 +251,24 @@ def test_a_text_on_which_the_model_fails_harms_only_itself(word: str, kind: str)
         assert (answer.status, answer.json) == (500, {"message": problem})
         answer = service.call("POST", "/translate", body(f"a b\n{word}"), {**JSON, "accept": "text/event-stream"})
         assert answer.body.decode().endswith(f'event: error\ndata: {{"error": "{problem}"}}\n\n')
+
+
+def test_a_line_of_more_tokens_than_the_model_takes_is_refused() -> None:
+    """Continuous batching, and an engine that translates whole lists."""
+    model = Translator([random_model(replace(CONFIG, positions="learned", max_positions=45))])
+    whole = Translator([LoadedModel(model.models[0], model.config, model.tokenizer)])
+    whole.running = lambda: None  # pyright: ignore[reportAttributeAccessIssue]
+    texts = ["a b", "a b c d e f g h i j " * 6]
+    for other in (model, whole):
+        with served(other) as service:
+            assert service.translate(texts).json.keys() == {"translatedText", "doubts"}
+            service.service.options = DecodingOptions(split="none")
+            answer = service.translate(texts[1])
+            message = "expected at most 44 tokens, not 109; split the line"
+            assert (answer.status, answer.json) == (400, {"error": f"Invalid request: $.q: {message}"})
+            answer = service.translate(texts)  # of which one can be translated
+            assert (answer.status, answer.json["problems"]) == (200, [None, message])
+            assert service.value("failed_texts_total") == 2
 
 
 def test_a_defect_of_a_search_fails_its_sentences_and_no_later_one() -> None:

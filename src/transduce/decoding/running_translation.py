@@ -134,14 +134,14 @@ class RunningTranslation(Generic[Key]):
             (text,), (kept,) = kept_lines([text], self.tokenizer, self.config.data)
             terms = with_placeholders(terms, [kept])
         (text,) = with_tag([text], options.tag, self.tokenizer)
-        given = (self.tokenizer, self.config.data, options, [constraint], terms)
+        given = (self.tokenizer, self.config, options, [constraint], terms)
         segments, problems, of_segments = constrained_segments([text], *given)
         if of_segments.phrases:
             check_search(options, settings)
         constraints = list[Constraint | None]([None] * len(segments))
         for i, of_segment in enumerate(of_segments.segments):
             constraints[i] = self._constraint(segments[i], of_segment, settings)
-        segments = in_small_letters(segments, self.tokenizer, options, constraints)
+        segments = in_small_letters(segments, self.tokenizer, self.config, options, constraints)
         given = options, settings, segments, problems, constraints, of_segments.phrases, kept
         self.lines[key] = _Line(text, *given, deque(range(len(segments))))
         self.beam_size = settings.beam_size

@@ -12,7 +12,7 @@ from itertools import chain, islice, zip_longest
 from numbers import Integral
 from typing import NamedTuple
 
-from transduce.config.schema import DataConfig
+from transduce.config.schema import Config, DataConfig
 from transduce.data.sentences import sentences
 from transduce.data.text import check_text, is_blank
 from transduce.data.vocabulary import TokenizerLike
@@ -117,6 +117,11 @@ def most_tokens(max_positions: int | None) -> int:
     return MAX_LINE_TOKENS if max_positions is None else min(MAX_LINE_TOKENS, max_positions - 1)
 
 
+def with_positions(config: Config, most: int | None) -> Config:
+    """Return the configuration of a model whose engine has positions for at most `most` tokens; None: no limit."""
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, max_positions=most))
+
+
 def excess(line: str, ids: Sequence[int] | None, limit: int = MAX_LINE_TOKENS) -> str | None:
     """Return the message that a line is too long, or None. ids: of the line, as `encode_lines` yields them."""
     if ids is None:
@@ -167,24 +172,26 @@ def with_tag(lines: Sequence[str], tag: str | None, tokenizer: TokenizerLike) ->
 def segments_of(
     lines: Sequence[str],
     tokenizer: TokenizerLike,
-    data: DataConfig,
+    config: Config,
     options: DecodingOptions,
     whole: Collection[int] = (),
 ) -> tuple[list[Segment], dict[int, str]]:
     """Return the segments of all lines, in order, and the problem of each line that has none, by line number.
 
-    data: of the model; a segment has fewer than `data.max_tokens` tokens. options: `split` and `numbers`.
+    config: of the model; a segment has fewer than `data.max_tokens` tokens. options: `split` and `numbers`.
     whole: numbers of lines that stay whole, however long they are.
+    A line that is not split, and has more tokens than the model has positions, has a problem.
     A part without a letter is no segment, and a line break ends a segment. Each segment of a line with a tag has the
     tag.
     """
     segments: list[Segment] = []
     problems: dict[int, str] = {}
+    data, limit = config.data, most_tokens(config.model.max_positions)
     for i, (line, ids) in enumerate(zip(lines, encode_lines(lines, tokenizer), strict=True)):
         tag, text = tokenizer.split_tag(line)
         if is_blank(text):
             continue
-        start = len(line) - len(text)
+        start, n_before = len(line) - len(text), len(segments)
         if ids is None or len(ids) > MAX_LINE_TOKENS:
             problems[i] = excess(line, ids) or ""
         elif i in whole:
@@ -200,6 +207,9 @@ def segments_of(
             texts = [before + part.text for part in parts]
             pairs = zip(texts, parts, tokenizer.encode_batch(texts), strict=True)
             segments += [Segment(i, text, part.gap, ids, start + part.start) for text, part, ids in pairs]
+        if too_long := next(filter(None, (excess(s.text, s.ids, limit) for s in segments[n_before:])), None):
+            problems[i] = too_long
+            del segments[n_before:]
     return segments, problems
 
 
@@ -212,28 +222,32 @@ def without_tag(segments: Sequence[Segment], tag: str | None) -> Sequence[Segmen
 def in_small_letters(
     segments: Sequence[Segment],
     tokenizer: TokenizerLike,
+    config: Config,
     options: DecodingOptions,
     constraints: Sequence[object] = (),
 ) -> list[Segment]:
     """Return the segments; those in capitals have the ids of small letters, unless `options.capitals` is "keep".
 
-    constraints: of the segments. One with a constraint stays as it is, because its output must have a given spelling.
+    config: of the model. constraints: of the segments. One with a constraint stays as it is, because its output must
+    have a given spelling. One whose small letters are too long for the model stays as it is, too.
     """
     if options.capitals == "keep":
         return [*segments]
+    limit = most_tokens(config.model.max_positions)
     return [
-        segment if any(constraints[i : i + 1]) else _lowered(segment, tokenizer) for i, segment in enumerate(segments)
+        segment if any(constraints[i : i + 1]) else _lowered(segment, tokenizer, limit)
+        for i, segment in enumerate(segments)
     ]
 
 
-def _lowered(segment: Segment, tokenizer: TokenizerLike) -> Segment:
-    """Return the segment, with the ids of its text in small letters if its words are in capitals."""
+def _lowered(segment: Segment, tokenizer: TokenizerLike, limit: int) -> Segment:
+    """Return the segment, with the ids of its text in small letters if its words are in capitals, and they fit."""
     tag, text = tokenizer.split_tag(segment.text)
     if not text.isupper() or len(_CAPITALS.findall(text)) < 2:
         return segment
     sentence = _FIRST_LETTER.sub(lambda match: match[0].upper(), text.lower(), count=1)
     ids = tokenizer.encode(f"{tag} {sentence}" if tag else sentence)
-    return dataclasses.replace(segment, ids=ids, in_capitals=True)
+    return segment if len(ids) > limit else dataclasses.replace(segment, ids=ids, in_capitals=True)
 
 
 _CAPITALS = re.compile(r"[^\W\d_]{2,}")  # words of letters

@@ -155,8 +155,8 @@ class ExportedTranslator:
         self.check_options(options)
         settings = options.resolve(self.config.search)
         lines = with_tag(lines, options.tag, self.tokenizer)
-        segments, problems = segments_of(lines, self.tokenizer, self.config.data, options)
-        segments = in_small_letters(segments, self.tokenizer, options)
+        segments, problems = segments_of(lines, self.tokenizer, self.config, options)
+        segments = in_small_letters(segments, self.tokenizer, self.config, options)
         search = partial(self._search, n_best=options.n_candidates, uses_map=options.shortlist)
         hypotheses = without_loops(search, [segment.ids for segment in segments], settings, None, options.loops)
         if options.mbr is not None:

@@ -250,7 +250,7 @@ class _Task:
             self._steps_of_ended = RECENT * self._steps_of_ended + self._n_steps - self.sentences[sentence]
             self._tokens_of_ended = RECENT * self._tokens_of_ended + sentence.n_tokens
         self._remove(ended)
-        outputs = {key: _refusal(out) if isinstance(out, Exception) else out for key, out in ended.items()}
+        outputs = {key: _answer(outcome) for key, outcome in ended.items()}
         finish(outputs)
         translated = {key: output for key, output in outputs.items() if isinstance(output, Translation)}
         n_target = sum(len(translation.pieces) for translation in translated.values())
@@ -278,6 +278,13 @@ class _Task:
             self.search.close()
             self.search = search_of(self.model)
             return dict.fromkeys(self.sentences, problem.with_traceback(None))
+
+
+def _answer(outcome: Translation | Exception) -> Translation | Refusal:
+    """Return the translation of a sentence, or the reason for none: the model failed, or the sentence is too long."""
+    if isinstance(outcome, Exception):
+        return _refusal(outcome)
+    return outcome if outcome.problem is None or outcome.pieces else invalid(outcome.problem)
 
 
 def _refusal(problem: Exception) -> Refusal:

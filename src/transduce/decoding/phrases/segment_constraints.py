@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from transduce.config.schema import DataConfig, SearchConfig
+from transduce.config.schema import Config, SearchConfig
 from transduce.data.sentences import sentences
 from transduce.data.vocabulary import EOS, TokenizerLike
 from transduce.decoding.constraint import Both, Constraint, prefix_constraint
@@ -109,7 +109,7 @@ UNCONSTRAINED = SegmentConstraints((), {})
 def constrained_segments(
     lines: Sequence[str],
     tokenizer: TokenizerLike,
-    data: DataConfig,
+    config: Config,
     options: DecodingOptions,
     constraints: Sequence[LineConstraint],
     terms: Terms,
@@ -120,7 +120,7 @@ def constrained_segments(
     """
     texts = [tokenizer.split_tag(line)[1] for line in lines]
     whole = {i for i, text in enumerate(texts) if stays_whole(text, constraints[i], options)}
-    segments, problems = segments_of(lines, tokenizer, data, options, whole)
+    segments, problems = segments_of(lines, tokenizer, config, options, whole)
     return segments, problems, SegmentConstraints.of(lines, segments, constraints, terms, tokenizer)
 
 
