@@ -107,6 +107,33 @@ def test_a_trained_model_keeps_its_length_penalty(toy_export: Path, toy: Toy) ->
     assert best.score == pytest.approx(ours.translate(["a b c d"])[0].score, abs=1e-3)
 
 
+@pytest.mark.parametrize("changes", [{}, {"positions": "learned", "max_positions": 60}], ids=str)
+def test_a_line_that_is_too_long_for_the_positions_of_the_export_has_a_problem(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """The table has 1,024 rows, or as many as the model has positions. EOS takes the last one."""
+    loaded = random_model(replace(CONFIG, **changes))
+    ours, theirs = Translator([loaded]), engine.load(export_of(loaded, tmp_path))
+    most = (theirs.config.model.max_positions or 0) - 1
+    assert most == changes.get("max_positions", 1_024) - 1
+    (letter,) = {len(loaded.tokenizer.encode("a" * n)) - n for n in (20, 30)}
+    lines = ["a b c", "a" * (most - letter), "a" * (most - letter + 1)]
+    first, longest, too_long = theirs.translate(lines, split="none", loops="keep")
+    assert too_long.text == ""
+    assert too_long.problem == f"expected at most {most:,} tokens, not {most + 1:,}; split the line"
+    expected = ours.translate(lines[:2], split="none", loops="keep", max_length=most + 1)
+    assert [first.text, longest.text] == [translation.text for translation in expected]
+    assert len(longest.pieces) == len(expected[1].pieces) == most + 1
+
+
+def test_more_least_tokens_than_an_output_may_have_are_no_error(toy_export: Path) -> None:
+    """Also in the second search of a loop, which has fewer tokens at most."""
+    model = engine.load(toy_export)
+    model.config = replace(model.config, search=replace(model.config.search, max_extra_tokens=50, min_tokens=45))
+    (translation,) = model.translate(["a b"])
+    assert len(translation.pieces) == 22 and translation.is_loop and not translation.finished
+
+
 def test_a_shortlist_is_the_vocabulary_map(toy: Toy, toy_export: Path, tmp_path: Path) -> None:
     loaded = load_model(toy.model)
     size = loaded.tokenizer.vocab_size

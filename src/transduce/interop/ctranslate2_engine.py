@@ -1,11 +1,12 @@
 """Translation by a model exported to CTranslate2 (`transduce.interop.ctranslate2_export`), without torch.
 
-It follows the rules of `transduce.translate` for blank, long and cut lines. CTranslate2 differs in four points:
+It follows the rules of `transduce.translate` for blank, long and cut lines. CTranslate2 differs in these points:
 - Its beam search stops at the first beam_size hypotheses that end, and ignores `search.lookahead`. Its length penalty
   is not the paper's. We request all its hypotheses without a penalty, and rank them by the penalty of the model.
 - Banned tokens are left out of its softmax, so log-probabilities are slightly higher. It returns no scores
   of single tokens.
 - Its vocabulary map is a shortlist for a whole batch: an output may have pieces that another source suggests.
+- It has positions for as many tokens as its table has rows: a longer line has a problem, and no output is longer.
 - It samples by other rules, so this engine refuses to sample. Minimum Bayes risk takes its candidates from a beam.
 """
 
@@ -23,10 +24,17 @@ from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, TokenizerLike
 from transduce.decoding.constraint import Constraint
 from transduce.decoding.hypothesis import LENGTH_PENALTIES, Hypothesis, Translation
 from transduce.decoding.options import DEFAULTS, DecodingKeywords, DecodingOptions, with_keywords
-from transduce.decoding.segmentation import check_lines, check_tag, in_small_letters, segments_of, with_tag
+from transduce.decoding.segmentation import (
+    check_lines,
+    check_tag,
+    in_small_letters,
+    segments_of,
+    with_positions,
+    with_tag,
+)
 from transduce.decoding.translations import nearest_first, translations_of, without_loops
 from transduce.errors import UserError
-from transduce.interop.ctranslate2_files import check_files
+from transduce.interop.ctranslate2_files import check_files, position_rows
 from transduce.storage.atomic_folder import check_folder, listed_files
 
 VOCABULARY_MAP = "vmap.txt"  # of an export with a shortlist
@@ -102,6 +110,7 @@ def load(path: Path, *, precision: str | None = None) -> "ExportedTranslator":
 class ExportedTranslator:
     """A model in CTranslate2, with its tokenizer and its search settings.
 
+    `config.model.max_positions` is the number of rows of its table of positions, which CTranslate2 cannot extend.
     precision: of the computation, in words. has_map: the export has a vocabulary map. The other attributes say what
     this engine can do, for a service.
     """
@@ -120,7 +129,7 @@ class ExportedTranslator:
         precision: str = "as exported",
         has_map: bool = False,
     ) -> None:
-        self.config = config
+        self.config = with_positions(config, position_rows(config))
         self.tokenizer = tokenizer
         self.precision = precision
         self.has_map = has_map
@@ -183,8 +192,9 @@ class ExportedTranslator:
         so each call has sources of one length.
         """
         outputs: list[list[Hypothesis]] = [[] for _ in sources]
-        longest = self.config.model.max_positions or sys.maxsize
+        longest = min(position_rows(self.config), settings.max_length or sys.maxsize)
         for length, members in _by_length(sources):
+            most = min(length + settings.max_extra_tokens, longest)
             results = self._model.translate_batch(
                 [[self._pieces[token] for token in sources[i]] for i in members],
                 beam_size=settings.beam_size,
@@ -192,10 +202,10 @@ class ExportedTranslator:
                 length_penalty=0,
                 max_batch_size=max(1, BATCH_TOKENS // ((length + 1) * settings.beam_size)),
                 max_input_length=0,  # no limit
-                max_decoding_length=min(length + settings.max_extra_tokens, longest, settings.max_length or longest),
+                max_decoding_length=most,
                 no_repeat_ngram_size=settings.no_repeat_ngram,
                 repetition_penalty=settings.repetition_penalty,
-                min_decoding_length=settings.min_tokens,
+                min_decoding_length=min(settings.min_tokens, most),
                 disable_unk=True,
                 suppress_sequences=[[CONTROLS[PAD]], [CONTROLS[BOS]]],
                 return_end_token=True,
