@@ -17,7 +17,7 @@ from support.tokenizer_texts import FRAGMENTS, HOSTILE, sentences
 from support.toy_task import CommandResult, Toy
 
 from transduce import UserError
-from transduce.config.schema import ModelConfig
+from transduce.config.schema import ModelConfig, SearchConfig
 from transduce.data.subwords import MAX_WORD, document_of, fixed_pieces
 from transduce.data.tokenizer import Tokenizer
 from transduce.data.vocabulary import json_of
@@ -133,9 +133,27 @@ def test_the_command_line_writes_a_package(toy: Toy, tmp_path: Path, cli: Callab
     translator = ctranslate2.Translator(str(folder / "model"))
     (result,) = translator.translate_batch([model.encode("a b c d", out_type=str)], beam_size=4, length_penalty=0.2)
     assert model.decode_pieces(result.hypotheses[0]) == "d c b a"
+    penalty = "search.length_penalty='gnmt' and search.alpha=0.6: Argos Translate divides by |Y|^0.2"
+    assert process.err.splitlines()[1:] == [penalty]
+    assert f"- {penalty}\n" in (folder / "README.md").read_text(encoding="utf-8")
     first = out.read_bytes()
     process = cli("export", toy.model, "--to", "argos", "--languages", "pt-BR-de", "--out", out)
     assert process.code == 2 and "expected a new file; give another name" in process.err and out.read_bytes() == first
+
+
+def test_the_package_names_the_settings_that_argos_translate_ignores(tmp_path: Path) -> None:
+    loaded = random_model(CONFIG)
+    search = SearchConfig(beam_size=4, length_penalty="power", alpha=0.2)
+    model = save_to(replace(loaded, config=replace(loaded.config, search=search)), tmp_path / "model")
+    assert len(export_argos(model, tmp_path / "a.argosmodel", ENGLISH, GERMAN).splitlines()) == 1
+    search = replace(search, beam_size=2, no_repeat_ngram=3)
+    model = save_to(replace(loaded, config=replace(loaded.config, search=search)), tmp_path / "other")
+    _, *lines = export_argos(model, tmp_path / "b.argosmodel", ENGLISH, GERMAN).splitlines()
+    expected = [
+        "search.no_repeat_ngram=3: Argos Translate does not have it",
+        "search.beam_size=2: Argos Translate has 4",
+    ]
+    assert lines == expected
 
 
 @pytest.mark.parametrize(

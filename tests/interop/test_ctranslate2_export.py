@@ -194,6 +194,21 @@ def test_ctranslate2_itself_reads_the_folder(toy_export: Path, toy: Toy) -> None
     assert tokenizer.decode(ids) == transduce.load(toy.model).translate(["a b c"])[0].text
 
 
+def test_the_export_names_the_settings_of_the_search_that_differ(tmp_path: Path) -> None:
+    loaded = random_model(CONFIG)
+    model = save_to(loaded, tmp_path / "model")
+    assert len(export.export_ctranslate2(model, tmp_path / "out").splitlines()) == 1
+    search = replace(loaded.config.search, beam_size=4, repetition_penalty=1.2, lookahead=5, min_tokens=2)
+    changed = save_to(replace(loaded, config=replace(loaded.config, search=search)), tmp_path / "changed")
+    _, *lines = export.export_ctranslate2(changed, tmp_path / "other").splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        "search.min_tokens=2", "search.repetition_penalty=1.2", "search.lookahead=5"
+    ]  # fmt: skip
+    assert lines[1].endswith(": CTranslate2 lowers the logits, not the log-probabilities")
+    card = (tmp_path / "other" / "README.md").read_text(encoding="utf-8")
+    assert all(f"- {line}\n" in card for line in lines)
+
+
 # ---- without torch -----------------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,18 @@ def test_both_programs_score_the_same(changes: dict[str, Any], tmp_path: Path) -
         export_onnx(tmp_path / "model", tmp_path / "out")
 
 
+def test_the_export_names_the_settings_that_its_program_lacks(tmp_path: Path) -> None:
+    loaded = random_model(CONFIG)
+    assert len(export_onnx(save_to(loaded, tmp_path / "model"), tmp_path / "out").splitlines()) == 1
+    search = replace(loaded.config.search, no_repeat_ngram=3, repetition_penalty=1.2, max_length=9)
+    changed = save_to(replace(loaded, config=replace(loaded.config, search=search)), tmp_path / "changed")
+    _, *lines = export_onnx(changed, tmp_path / "other").splitlines()
+    assert lines == [
+        f"search.{name}: translate.py does not have it" for name in ("no_repeat_ngram=3", "repetition_penalty=1.2")
+    ]
+    assert all(f"- {line}\n" in (tmp_path / "other" / "README.md").read_text(encoding="utf-8") for line in lines)
+
+
 RUN = """
 import runpy, sys
 runpy.run_path(sys.argv[1], run_name="__main__")

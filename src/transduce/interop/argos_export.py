@@ -13,17 +13,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from transduce import __version__
-from transduce.config.schema import Config
+from transduce.config.schema import Config, SearchConfig
 from transduce.data.sentencepiece_pair import UNKNOWN
 from transduce.data.vocabulary import TokenizerLike
 from transduce.errors import UserError
 from transduce.interop.argos_sentences import splitter
 from transduce.interop.ctranslate2_export import ctranslate2_files
 from transduce.interop.ctranslate2_files import expected_settings
+from transduce.interop.parity import search_differences
 from transduce.interop.sentencepiece_export import has_other_bytes, sentencepiece_model
 from transduce.storage.atomic_folder import encode_json, write_file
 from transduce.storage.model_folder import load_translation_model
 
+BEAM_SIZE = 4  # of Argos Translate's search
+ALPHA = 0.2  # of its length penalty
+# Settings of our search, and what Argos Translate does instead.
+DIFFERENCES: dict[str, str] = dict.fromkeys(
+    ("min_tokens", "max_length", "no_repeat_ngram", "repetition_penalty", "lookahead"),
+    "Argos Translate does not have it",
+)
 LONGEST_SOURCE = 1_024  # tokens of a sentence that Argos Translate gives the model
 ENDING = ".argosmodel"
 ARGOS_VERSION = "1.9.0"  # of Argos Translate that the package is for
@@ -36,6 +44,7 @@ CODES = {"pt-br": "pb", "zh-hans": "zh", "zh-hant": "zt"}  # of Argos Translate,
 def export_argos(model: Path, out: Path, source: Language, target: Language, precision: str = "fp32") -> str:
     """Write the model folder `model` as the package `out`, and return the differences between the two models.
 
+    The differences have a line for each setting of the search that Argos Translate ignores.
     Raises UserError if a package cannot hold the model, or if `out` exists or has another ending, and ArithmeticError
     if the scores of the exported model differ. In all cases it writes nothing.
     """
@@ -52,6 +61,7 @@ def export_argos(model: Path, out: Path, source: Language, target: Language, pre
         )
         raise UserError("\n".join(f"{problem}; {remedy}" for problem in wrong))
     files, differences = ctranslate2_files(loaded, precision)
+    differences += _search_differences(loaded.config.search)
     if loaded.tokenizer.kind == "sentencepiece":  # its encoder may give pieces that the vocabulary lacks
         files["config.json"] = encode_json({**expected_settings(loaded.config), "unk_token": UNKNOWN})
     metadata = {
@@ -98,6 +108,19 @@ def _problems(config: Config, tokenizer: TokenizerLike) -> list[str]:
             "sends at most"
         )
     return wrong
+
+
+def _search_differences(search: SearchConfig) -> list[str]:
+    """Return a line for each setting with which Argos Translate may choose another output than our search."""
+    lines = search_differences(search, DIFFERENCES)
+    if search.beam_size != BEAM_SIZE:
+        lines.append(f"search.beam_size={search.beam_size}: Argos Translate has {BEAM_SIZE}")
+    if (search.length_penalty, search.alpha) != ("power", ALPHA):
+        lines.append(
+            f"search.length_penalty={search.length_penalty!r} and search.alpha={search.alpha:g}: Argos Translate "
+            f"divides by |Y|^{ALPHA:g}"
+        )
+    return lines
 
 
 def _zipped(folder: str, content: Mapping[str, bytes]) -> bytes:

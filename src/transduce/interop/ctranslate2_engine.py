@@ -3,8 +3,9 @@
 It follows the rules of `transduce.translate` for blank, long and cut lines. CTranslate2 differs in these points:
 - Its beam search stops at the first beam_size hypotheses that end, and ignores `search.lookahead`. Its length penalty
   is not the paper's. We request all its hypotheses without a penalty, and rank them by the penalty of the model.
-- Banned tokens are left out of its softmax, so log-probabilities are slightly higher. It returns no scores
-  of single tokens.
+- Banned tokens are left out of its softmax, so log-probabilities are slightly higher. So are the tokens that
+  `search.no_repeat_ngram` and `search.min_tokens` bar, and `search.repetition_penalty` lowers the logits: outputs may
+  differ. It returns no scores of single tokens.
 - Its vocabulary map is a shortlist for a whole batch: an output may have pieces that another source suggests.
 - It has positions for as many tokens as its table has rows: a longer line has a problem, and no output is longer.
 - It samples by other rules, so this engine refuses to sample. Minimum Bayes risk takes its candidates from a beam.

@@ -27,13 +27,21 @@ from transduce.decoding.shortlist.table import Shortlist
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_engine import VOCABULARY_MAP, import_ctranslate2
 from transduce.interop.ctranslate2_files import check_files, check_heads, position_rows
-from transduce.interop.parity import INT8_TOLERANCE, SentenceIds, compare, require_transformer
+from transduce.interop.parity import INT8_TOLERANCE, SentenceIds, compare, require_transformer, search_differences
 from transduce.model.attention import MultiHeadAttention
 from transduce.model.transformer import DecoderLayer, EncoderLayer, Residual
 from transduce.storage.atomic_folder import write_folder
 from transduce.storage.model_folder import LoadedModel, load_model
 
 StoredPrecision = Literal["fp32", "int8"]
+_BARS = "in a beam, CTranslate2 leaves the tokens that it bars out of the softmax, so others are more likely"
+# Settings of our search, and what CTranslate2 does instead.
+DIFFERENCES = {
+    "min_tokens": _BARS,
+    "no_repeat_ngram": _BARS,
+    "repetition_penalty": "CTranslate2 lowers the logits, not the log-probabilities",
+    "lookahead": "CTranslate2 ends its search by another rule",
+}
 Spec = Any  # a part of a model of ctranslate2, which has no types
 
 # ---- to CTranslate2 ----------------------------------------------------------------------------------------------
@@ -42,6 +50,7 @@ Spec = Any  # a part of a model of ctranslate2, which has no types
 def export_ctranslate2(model: Path, out: Path, precision: str = "fp32") -> str:
     """Write the model folder `model` as a CTranslate2 folder `out`, and return the differences between the two models.
 
+    The differences have a line for each setting of the search that CTranslate2 computes in another way.
     precision: precision of the weights on disk, "fp32" or "int8".
     Raises UserError if CTranslate2 cannot hold the model, and ArithmeticError if the scores of the exported model
     differ. In both cases it writes nothing.
@@ -50,6 +59,7 @@ def export_ctranslate2(model: Path, out: Path, precision: str = "fp32") -> str:
         raise UserError(f"{out}: expected a new folder; give another name")
     loaded = load_model(model)
     files, differences = ctranslate2_files(loaded, precision)
+    differences += search_differences(loaded.config.search, DIFFERENCES)
     check_files(files, loaded.config, loaded.tokenizer, out)  # the engine would refuse other files
     ours = {
         "transduce.json": to_json(loaded.config).encode(),

@@ -23,7 +23,7 @@ from transduce.data.vocabulary import BOS, CONTROLS, EOS, PAD, UNK, TokenizerLik
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_files import position_rows
 from transduce.interop.marian import MODEL_TYPES, OF_THE_VOCABULARY, marian_names, sines_first, with_order
-from transduce.interop.parity import SentenceIds, check_package, compare, require_transformer
+from transduce.interop.parity import SentenceIds, check_package, compare, require_transformer, search_differences
 from transduce.model.positions import sinusoids
 from transduce.storage.atomic_folder import encode_json, write_folder
 from transduce.storage.model_folder import LoadedModel, load_model
@@ -62,6 +62,11 @@ def export_marian(model: Path, out: Path) -> str:
     return "\n".join(lines)
 
 
+# Settings of our search, and what transformers does instead.
+DIFFERENCES = {
+    "lookahead": "transformers searches to the end",
+    "repetition_penalty": "greedy search in transformers lowers the logits, not the log-probabilities",
+}
 REMEDY = "use transduce, or export with --to ctranslate2"
 
 
@@ -84,18 +89,11 @@ def _export_problems(loaded: LoadedModel) -> list[str]:
 
 def _search_differences(search: SearchConfig) -> list[str]:
     """Return a line for each setting with which transformers may choose another output than our search."""
-    lines = []
+    lines = search_differences(search, DIFFERENCES)
     if search.length_penalty == "gnmt" and search.alpha and search.beam_size > 1:
         lines.append(
             f"search.length_penalty='gnmt': transformers divides by |Y|^{search.alpha:g} instead; for equal beams: "
             "transduce configure MODEL --set search.length_penalty=power"
-        )
-    if search.lookahead is not None:
-        lines.append(f"search.lookahead={search.lookahead}: transformers searches to the end")
-    if search.repetition_penalty != 1:
-        lines.append(
-            f"search.repetition_penalty={search.repetition_penalty:g}: greedy search in transformers lowers the "
-            "logits, not the log-probabilities"
         )
     return lines
 

@@ -14,7 +14,7 @@ The graphs have no operators of their own, and no trick: a cache grows by Concat
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,17 +29,22 @@ from transduce.data.vocabulary import PAD
 from transduce.errors import UserError
 from transduce.interop.ctranslate2_files import position_rows
 from transduce.interop.onnx_file import Graph
-from transduce.interop.parity import SentenceIds, check_package, compare, require_transformer
+from transduce.interop.parity import SentenceIds, check_package, compare, require_transformer, search_differences
 from transduce.storage.atomic_folder import write_folder
 from transduce.storage.model_folder import LoadedModel, load_model
 from transduce.training.weights import weights
 
+# Settings of our search, and what translate.py does instead.
+DIFFERENCES: dict[str, str] = dict.fromkeys(
+    ("min_tokens", "no_repeat_ngram", "repetition_penalty"), "translate.py does not have it"
+)
 MASKED = -1e9  # added to the score of a position that is padding: its weight is then 0
 
 
 def export_onnx(model: Path, out: Path) -> str:
     """Write the model folder `model` as a folder `out` of ONNX graphs, and return the difference of the two models.
 
+    The result also has a line for each setting of the search that translate.py lacks.
     Raises UserError for other models than Transformers, or without onnxruntime, and ArithmeticError if the scores of
     the graphs differ. In both cases it writes nothing.
     """
@@ -50,17 +55,19 @@ def export_onnx(model: Path, out: Path) -> str:
     network = _Network(loaded)
     graphs = {"encoder.onnx": network.encoder(), "decoder.onnx": network.decoder()}
     check_package("onnxruntime", "onnx")
-    difference = compare("onnxruntime", loaded, partial(_log_probs, graphs))
+    lines = [compare("onnxruntime", loaded, partial(_log_probs, graphs))]
+    if loaded.tokenizer.kind == "bpe":
+        lines += search_differences(loaded.config.search, DIFFERENCES)
     files = {
         **graphs,
         "tokenizer.json": loaded.tokenizer.to_json().encode(),
         "transduce.json": to_json(loaded.config).encode(),
-        "README.md": _card(model, difference).encode(),
+        "README.md": _card(model, lines).encode(),
     }
     if loaded.tokenizer.kind == "bpe":
         files["translate.py"] = Path(__file__).with_name("onnx_translate.py").read_bytes()
     write_folder(out, {name: [content] for name, content in files.items()})
-    return difference
+    return "\n".join(lines)
 
 
 class _Network:
@@ -221,12 +228,14 @@ def _log_probs(graphs: dict[str, bytes], src: SentenceIds, tgt: SentenceIds) -> 
     return np.stack(columns, axis=1)[batch.tgt_mask.numpy()]
 
 
-def _card(model: Path, difference: str) -> str:
+def _card(model: Path, lines: Sequence[str]) -> str:
+    """Return README.md. lines: what the export found."""
+    comparison = "\n".join(f"- {line}" for line in lines)
     return f"""# A translation model in ONNX
 
 The model of {in_markdown(model.absolute())}. Both programs scored the same random sentences:
 
-- {difference}
+{comparison}
 
 `pip install onnxruntime numpy`, then `python THIS_FOLDER/translate.py < in.txt > out.txt` translates in greedy search.
 (There is no translate.py for other tokenizers than bpe.) It shows how to use the two graphs: the encoder once for a

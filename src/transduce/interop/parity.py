@@ -1,14 +1,17 @@
 """Compare an exported model with the original: both programs score the same random sentences.
 
 random_pairs -> log-probability of every target token, by both programs -> compare
+
+`search_differences` names the settings of the search with which the programs differ in spite of equal scores.
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
 
+from transduce.config.schema import SearchConfig
 from transduce.data.batches import collate
 from transduce.data.vocabulary import CONTROLS
 from transduce.errors import UserError
@@ -87,3 +90,13 @@ def compare(program: str, loaded: LoadedModel, log_probs: LogProbs, tolerance: f
     if not largest <= tolerance:
         raise ArithmeticError(f"{program} computes a different model. {words}, expected at most {tolerance}")
     return f"{program}, {words}"
+
+
+def search_differences(search: SearchConfig, differences: Mapping[str, str]) -> list[str]:
+    """Return a line for each setting of `differences` that is not the default.
+
+    differences: what the other program does instead, by the name of the setting.
+    """
+    values = {name: getattr(search, name) for name in differences}
+    changed = {name: value for name, value in values.items() if value != getattr(SearchConfig(), name)}
+    return [f"search.{name}={value}: {differences[name]}" for name, value in changed.items()]
