@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from support.whisper_folder import noise, write_whisper
 
 from transduce import Config, DataConfig, ModelConfig, TrainConfig
 from transduce.config import recipes
+from transduce.config.overrides import overridden
 from transduce.config.recipes.auto import ExplainedConfig
 from transduce.storage import run_choices
 
@@ -38,6 +39,13 @@ def tiny() -> Config:
     )
 
 
+def choose_tiny(
+    corpora: object, minutes: object, settings: Sequence[str] = (), *_: object, **__: object
+) -> ExplainedConfig:
+    """Stand for `auto`, which regards the settings of the user."""
+    return ExplainedConfig(overridden(tiny(), settings)[0], [])
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the working folder of a reader, with all files that the pages name, 12 lines each."""
@@ -51,7 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in recipes.RECIPES:
         monkeypatch.setitem(recipes.RECIPES, name, tiny)
-    monkeypatch.setattr(run_choices, "choose_for", lambda *_, **__: ExplainedConfig(tiny(), []))
+    monkeypatch.setattr(run_choices, "choose_for", choose_tiny)
     return tmp_path
 
 
