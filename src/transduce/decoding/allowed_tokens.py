@@ -131,7 +131,7 @@ def tokens_with_phrases(
     for places, ids in next_tokens.barred:
         _forbid(log_probs, places, ids)
     values, best_ids = most_likely(log_probs, step.n_candidates)
-    is_end = (likeliest == eos) & log_probs[:, eos].isneginf()  # EOS is the most likely token, but is not allowed
+    is_end = (likeliest == eos) & log_probs[:, eos].isneginf()  # EOS, the most likely token, is barred
     is_end, is_early = torch.stack([is_end, of_eos < highest + math.log(LEAST_END)]).cpu().numpy()
     limits = np.where(is_end, next_tokens.n_tokens + SLACK, NO_LIMIT)
     wanted = WantedTokens(next_tokens.rows, limits, is_early, *_wanted(log_probs, next_tokens))

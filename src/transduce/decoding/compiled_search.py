@@ -93,9 +93,9 @@ class CompiledSearch:
         tokens: None: all tokens.
         """
         tokens = tokens or TokenAddresses(ctypes.addressof(self.tokens))
-        settings, eos = request.search, request.eos
+        settings = request.search
         max_lengths = np.array(request.max_lengths, dtype=np.int64)
-        barred = np.array([*request.banned, eos], dtype=np.int64)
+        barred = np.array([*request.banned, request.eos], dtype=np.int64)
         matrix, scale = self.embedding
         positions, source = self.positions(max(request.max_lengths)), state.source
         step = CStep(matrix.data_ptr(), positions.data_ptr(), scale)
@@ -106,7 +106,7 @@ class CompiledSearch:
         lookahead = -1 if settings.lookahead is None else settings.lookahead
         own = None if tokens.own is None else tokens.own.data_ptr()
         counts = settings.beam_size, n_best, n_candidates
-        numbers = *counts, request.bos, eos, settings.min_tokens, lookahead, settings.no_repeat_ngram
+        numbers = *counts, request.bos, request.eos, settings.min_tokens, lookahead, settings.no_repeat_ngram
         arrays = barred.ctypes.data, len(barred), max_lengths.ctypes.data, request.penalties.ctypes.data
         asked = CRequest(self.decoder.address, step, rows, tokens.common, own, *numbers, *arrays)
         search = self.library.search_begin(ctypes.addressof(asked))

@@ -5,6 +5,7 @@ A document is a list of parts: a string stays as it is, and a `Part` is translat
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from transduce.data.text import is_blank
@@ -27,6 +28,21 @@ class Part(Protocol):
     def write(self, text: str, alignment: Alignment | None) -> str:
         """Return what takes the place of this part, given the translation of its line."""
         ...
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """What a part has in common with the part within it: its line."""
+
+    part: Part
+
+    @property
+    def line(self) -> str:
+        return self.part.line
+
+    @property
+    def needs_alignment(self) -> bool:
+        return self.part.needs_alignment
 
 
 Document = Sequence[str | Part]

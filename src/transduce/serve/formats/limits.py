@@ -1,30 +1,18 @@
 """The maximum number of texts in a file, and the texts that stay."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from transduce.data.text import is_blank
 from transduce.decoding.hypothesis import Alignment
 from transduce.decoding.phrases.placeholders import is_placeholder
 from transduce.errors import UserError
-from transduce.serve.documents import Part
+from transduce.serve.documents import Part, Wrapper
 
 MOST_TEXTS = 100_000  # of a file; each takes about a kilobyte
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Wrapper):
     """A text of a file, which stays where its translation is empty."""
-
-    part: Part
-
-    @property
-    def line(self) -> str:
-        return self.part.line
-
-    @property
-    def needs_alignment(self) -> bool:
-        return self.part.needs_alignment
 
     def write(self, text: str, alignment: Alignment | None) -> str:
         return self.part.write(self.line if is_blank(text) else text, alignment)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from transduce.data.text import is_blank
 from transduce.decoding.hypothesis import Alignment
-from transduce.serve.documents import Document, Part, PlainLine
+from transduce.serve.documents import Document, Part, PlainLine, Wrapper
 from transduce.serve.markup import HTML, markup_document
 from transduce.serve.markup_line import Syntax
 from transduce.serve.markup_tokens import tokens_of
@@ -25,20 +25,11 @@ _WITHOUT_REFERENCES = Syntax(lambda text: text.replace("<", "&lt;"), shares=Fals
 
 
 @dataclass(frozen=True)
-class _Value:
+class _Value(Wrapper):
     """A text of a string. raw: its source."""
 
     raw: str
-    part: Part
     encode: Callable[[str], str]
-
-    @property
-    def line(self) -> str:
-        return self.part.line
-
-    @property
-    def needs_alignment(self) -> bool:
-        return self.part.needs_alignment
 
     def write(self, text: str, alignment: Alignment | None) -> str:
         return self.raw if text == self.line else self.encode(self.part.write(text, alignment))
@@ -55,7 +46,7 @@ def value_parts(raw: str, decode: Callable[[str], str], encode: Callable[[str], 
             yield raw[start : offsets[place]]
         else:
             place += len(part.write(part.line, None))
-            yield _Value(raw[start : offsets[place]], part, encode)
+            yield _Value(part, raw[start : offsets[place]], encode)
 
 
 def _decoded(raw: str, decode: Callable[[str], str]) -> tuple[str, Sequence[int]]:
